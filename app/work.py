@@ -1,0 +1,39 @@
+"""What the web side asks a node for, as it lies in Redis between the two.
+
+The line carries these bytes without looking inside. Only `chat` writes them and only `node` reads
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from engine.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One turn's work for a node."""
+
+    model: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Work:
+        """Raises ValueError (or its child JSONDecodeError), KeyError or TypeError on foreign bytes."""
+        data = orjson.loads(raw)
+        return cls(
+            model=data["model"],
+            prompt_ids=tuple(data["prompt_ids"]),
+            max_tokens=data["max_tokens"],
+            sampling=SamplingParams(**data["sampling"]),
+            stop=tuple(data["stop"]),
+        )
