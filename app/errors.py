@@ -1,10 +1,20 @@
 """Every fault a caller can meet: a code, an HTTP status, a sentence for a person.
 
-Rooms raise; `app/main.py` installs the one border where these become HTTP, and `chat/turn.py` the
-one place where they become a turn's last event.
+Rooms raise. `install` is the one border where a fault becomes HTTP, in OpenAI's error shape for
+every route; `chat/turn.py` is the one place where it becomes a turn's last event.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = structlog.get_logger(__name__)
 
 
 class AppError(Exception):
@@ -123,3 +133,79 @@ class FencedError(AppError):
     code = "fenced"
     status = 409
     message = "Another node answers this question now."
+
+
+class BodyTooLargeError(InvalidRequestError):
+    code = "body_too_large"
+    status = 413
+    message = "The request is larger than this server accepts."
+
+
+class MethodNotAllowedError(InvalidRequestError):
+    code = "method_not_allowed"
+    status = 405
+    message = "This address does not take that method."
+
+
+def to_body(error: AppError) -> dict[str, Any]:
+    """A fault as JSON: OpenAI's fields, and how long to wait where waiting helps."""
+    fields: dict[str, Any] = {
+        "message": error.message,
+        "type": error.kind,
+        "param": error.param,
+        "code": error.code,
+    }
+    if error.retry_after_seconds is not None:
+        fields["retry_after_seconds"] = error.retry_after_seconds
+    return {"error": fields}
+
+
+def to_response(error: AppError) -> JSONResponse:
+    headers = {"Cache-Control": "no-store"}
+    if error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(to_body(error), status_code=error.status, headers=headers)
+
+
+def from_validation(error: RequestValidationError) -> AppError:
+    """The first fault pydantic found, with the field's path; the value itself is never echoed."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"] if part != "body")
+    where = f"`{path}`: " if path else ""
+    return InvalidRequestError(f"{where}{first['msg']}.", param=path or None)
+
+
+_BY_STATUS: dict[int, type[AppError]] = {
+    401: NotSignedInError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    405: MethodNotAllowedError,
+    413: BodyTooLargeError,
+}
+
+
+def install(app: FastAPI) -> None:
+    """Make every fault of `app` answer in one shape."""
+
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, AppError)
+        return to_response(error)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return to_response(from_validation(error))
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return to_response(_BY_STATUS.get(error.status_code, InvalidRequestError)())
+
+    async def unknown(request: Request, error: Exception) -> JSONResponse:
+        log.error("unexpected fault", path=request.url.path, exc_info=error)
+        return to_response(AppError())
+
+    app.add_exception_handler(AppError, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unknown)

@@ -1,0 +1,1 @@
+"""What an operator sees: logs, health, metrics; and the headers every answer carries."""
