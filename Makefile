@@ -1,6 +1,6 @@
 # Baton's commands. `make` alone lists them.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
@@ -17,7 +17,9 @@ help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "Baton needs Python 3.11 or newer with venv. On Debian: apt-get install python3 python3-venv." >&2; \
+	  echo "Another interpreter: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 
 $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt $(INDEX) -e '.[engine]'
