@@ -1,0 +1,211 @@
+"""Llama and its relatives (SmolLM, Mistral 7B v0.1, ...) from GGUF files of architecture `llama`.
+
+Pre-norm decoder (Touvron et al. 2023, arXiv:2302.13971): h += Attention(RMS(h)); h +=
+Down(SwiGLU(RMS(h))). Such files store the rows of queries and keys for neighbouring rotary pairs,
+which is the order `engine/layers/rope.py` works in, so nothing is permuted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.cache import KvCache
+from engine.kernels import KERNELS, Product
+from engine.layers.attention import Attend, attend_chunk, attend_rows
+from engine.layers.head import Head
+from engine.layers.norm import rms_norm
+from engine.layers.rope import rope_frequencies, rope_table, rotate
+from engine.layers.swiglu import swiglu
+from engine.types import ModelFileError
+from engine.weights.gguf import GgufFile
+from engine.weights.rows import Rows
+
+# our name -> the file's tensors of layer n, stacked in this order
+MATRICES = {
+    "qkv": ("blk.{n}.attn_q.weight", "blk.{n}.attn_k.weight", "blk.{n}.attn_v.weight"),
+    "out": ("blk.{n}.attn_output.weight",),
+    "gate_up": ("blk.{n}.ffn_gate.weight", "blk.{n}.ffn_up.weight"),
+    "down": ("blk.{n}.ffn_down.weight",),
+}
+NORMS = ("blk.{n}.attn_norm.weight", "blk.{n}.ffn_norm.weight")
+EMBEDDING, HEAD, FINAL_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
+ROPE_FACTORS = "rope_freqs.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    ffn_width: int
+    norm_eps: float
+    rope_base: float
+    context_tokens: int
+
+    @classmethod
+    def read(cls, file: GgufFile) -> LlamaConfig:
+        """Raises ModelFileError when a value is missing or cannot be."""
+        width, heads = _number(file, "embedding_length"), _number(file, "attention.head_count")
+        config = cls(
+            layers=int(_number(file, "block_count")),
+            width=int(width),
+            heads=int(heads),
+            kv_heads=int(_number(file, "attention.head_count_kv", heads)),
+            head_width=int(_number(file, "rope.dimension_count", width // heads)),
+            ffn_width=int(_number(file, "feed_forward_length")),
+            norm_eps=_number(file, "attention.layer_norm_rms_epsilon"),
+            rope_base=_number(file, "rope.freq_base", 10000.0),
+            context_tokens=int(_number(file, "context_length")),
+        )
+        if config.heads % config.kv_heads or config.head_width % 2:
+            raise ModelFileError(
+                f"The model file's sizes contradict each other ({config}); download it again."
+            )
+        return config
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """[N, K] of each of MATRICES."""
+        query_width = self.heads * self.head_width
+        return {
+            "qkv": (query_width + 2 * self.kv_heads * self.head_width, self.width),
+            "out": (self.width, query_width),
+            "gate_up": (2 * self.ffn_width, self.width),
+            "down": (self.width, self.ffn_width),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """The four products of one layer."""
+
+    qkv: Product  # [(H + 2 K) E, D]
+    out: Product  # [D, H E]
+    gate_up: Product  # [2 F, D]
+    down: Product  # [D, F]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(m.size_bytes for m in (self.qkv, self.out, self.gate_up, self.down))
+
+
+class Llama:
+    """Weights of one checkpoint and the forward pass over them."""
+
+    def __init__(self, file: GgufFile, level: str, context_tokens: int | None = None) -> None:
+        self.config = LlamaConfig.read(file)
+        self.level = level
+        self.context_tokens = min(
+            context_tokens or self.config.context_tokens, self.config.context_tokens
+        )
+        self._norms = [
+            [_vector(file, name.format(n=n), self.config.width) for name in NORMS]
+            for n in range(self.config.layers)
+        ]
+        self._final_norm = _vector(file, FINAL_NORM, self.config.width)
+        self._decode = self._matrices(file, level)
+        # Measured: packed products lose to bfloat16 as soon as 16 rows or more share a pass.
+        self._prefill = self._decode if level in ("fp32", "bf16") else self._matrices(file, "bf16")
+        head = HEAD if HEAD in file.tensors else EMBEDDING  # absent where the two are one table
+        self._head = Head(file, EMBEDDING, head, level, self.config.width)
+        self._rotations = self._rope_table(file)
+
+    @property
+    def decode_bytes(self) -> int:
+        """Weight bytes that one decode step reads."""
+        return sum(layer.size_bytes for layer in self._decode) + self._head.size_bytes
+
+    @property
+    def prefill_bytes(self) -> int:
+        """Weight bytes held for the prefill on top of those for decode."""
+        if self._prefill is self._decode:
+            return 0
+        return sum(layer.size_bytes for layer in self._prefill)
+
+    def new_cache(self) -> KvCache:
+        c = self.config
+        dtype = torch.float32
+        return KvCache(c.layers, c.kv_heads, c.head_width, self.context_tokens, dtype)
+
+    def prefill(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
+        """Run one chunk behind what the cache holds; all of its rows in one pass.
+
+        Returns the last row's hidden state [1, D] for `logits`.
+        """
+        hidden = self._forward(self._prefill, attend_chunk, token_ids, cache)
+        return hidden[-1:]
+
+    def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
+        """Run tokens so that each row comes out as if it were alone. Returns [T, D]."""
+        return self._forward(self._decode, attend_rows, token_ids, cache)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[1, D] -> [V] float32."""
+        return self._head.logits(rms_norm(hidden, self._final_norm, self.config.norm_eps))
+
+    def _forward(
+        self, layers: list[Matrices], attend: Attend, token_ids: Sequence[int], cache: KvCache
+    ) -> Tensor:
+        c = self.config
+        start, end = cache.length, cache.length + len(token_ids)
+        cache.reserve(end)
+        h = self._head.embed(token_ids)  # [T, D] float32
+        rotations = self._rotations[start:end]
+        queries_keys, heads = c.heads + c.kv_heads, c.heads
+        for matrices, (attention_norm, ffn_norm), kv in zip(
+            layers, self._norms, cache.layers, strict=True
+        ):
+            qkv = matrices.qkv(rms_norm(h, attention_norm, c.norm_eps)).to(torch.float32)
+            qkv = qkv.view(-1, queries_keys + c.kv_heads, c.head_width)
+            rotate(qkv[:, :queries_keys], rotations)
+            new = qkv[:, heads:].view(-1, 2, c.kv_heads, c.head_width)  # keys, then values
+            kv[:, :, start:end] = new.permute(1, 2, 0, 3)
+            h += matrices.out(attend(qkv[:, :heads], kv[0], kv[1], start))
+            h += matrices.down(swiglu(matrices.gate_up(rms_norm(h, ffn_norm, c.norm_eps))))
+        cache.claim(token_ids)
+        return h
+
+    def _rope_table(self, file: GgufFile) -> Tensor:
+        c = self.config
+        factors = None
+        if ROPE_FACTORS in file.tensors:
+            factors = _vector(file, ROPE_FACTORS, c.head_width // 2)
+        return rope_table(rope_frequencies(c.head_width, c.rope_base, factors), self.context_tokens)
+
+    def _matrices(self, file: GgufFile, level: str) -> list[Matrices]:
+        pack, shapes = KERNELS[level], self.config.shapes
+        return [
+            Matrices(
+                **{
+                    name: pack(Rows(file, [part.format(n=n) for part in parts], shapes[name]))
+                    for name, parts in MATRICES.items()
+                }
+            )
+            for n in range(self.config.layers)
+        ]
+
+
+def _number(file: GgufFile, key: str, default: float | None = None) -> float:
+    """A positive number of the file's metadata."""
+    value = file.metadata.get(f"llama.{key}", default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 2**31:
+        raise ModelFileError(
+            f"The model file says llama.{key} = {value!r}, which cannot be; download it again."
+        )
+    return value
+
+
+def _vector(file: GgufFile, name: str, length: int) -> Tensor:
+    vector = torch.from_numpy(file.dequantised(name))
+    if vector.shape != (length,):
+        raise ModelFileError(
+            f"{name} in the model file has the shape {tuple(vector.shape)} instead of ({length},); "
+            "download or convert it again."
+        )
+    return vector

@@ -1,0 +1,104 @@
+"""Matrices of a GGUF file as the packers want them: stacked, and with their own 4-bit codes.
+
+Several tensors that multiply the same input (queries, keys and values; gate and up) become one
+matrix, one product instead of three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.types import ModelFileError
+from engine.weights.gguf import GgufFile
+
+GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Groups4Bit:
+    """A matrix in groups of G = 32 neighbours of a row: w = code * scale + minimum."""
+
+    codes: Tensor  # [N, K] uint8, 0..15
+    scale: Tensor  # [N, K / G] float32
+    minimum: Tensor  # [N, K / G] float32
+
+
+class Rows:
+    """Tensors of one file on top of each other; read when asked for, held by nobody here."""
+
+    def __init__(self, file: GgufFile, names: Sequence[str], shape: tuple[int, int]) -> None:
+        """Raises ModelFileError when the tensors together are not of this shape [N, K]."""
+        self._file = file
+        self._names = tuple(names)
+        found = [file.tensors[name].shape for name in names if name in file.tensors]
+        whole = (sum(part[0] for part in found), shape[1])
+        if len(found) != len(names) or any(part[1:] != shape[1:] for part in found):
+            whole = None
+        if whole != shape:
+            raise ModelFileError(
+                f"{', '.join(names)} in the model file have the shapes {found}, which do not make "
+                f"{shape}. Download or convert the model again."
+            )
+
+    def float32(self) -> Tensor:
+        """[N, K] float32, exactly the values the file stands for."""
+        parts = [torch.from_numpy(self._file.dequantised(name)) for name in self._names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def groups_4bit(self) -> Groups4Bit:
+        """The file's own codes where it stores Q4_1, the nearest such codes elsewhere."""
+        parts = [self._groups_of(name) for name in self._names]
+        return Groups4Bit(
+            torch.cat([part.codes for part in parts]),
+            torch.cat([part.scale for part in parts]),
+            torch.cat([part.minimum for part in parts]),
+        )
+
+    def _groups_of(self, name: str) -> Groups4Bit:
+        tensor = self._file.tensors[name]
+        unpack = UNPACK_4BIT.get(tensor.quant_type.name)
+        if unpack is not None:
+            return unpack(np.array(self._file.raw(name)), tensor.shape[0])
+        return quantise_4bit(torch.from_numpy(self._file.dequantised(name)))
+
+
+def unpack_q4_0(raw: np.ndarray, rows: int) -> Groups4Bit:
+    """Blocks of 18 bytes: float16 scale, 16 bytes of nibbles; 8 steps below zero is the least."""
+    blocks = torch.from_numpy(raw).view(rows, -1, 18)
+    scale = _float16(blocks[..., :2]).squeeze(-1)
+    return Groups4Bit(_nibbles(blocks[..., 2:]), scale, -8 * scale)
+
+
+def unpack_q4_1(raw: np.ndarray, rows: int) -> Groups4Bit:
+    """Blocks of 20 bytes: float16 scale, float16 minimum, 16 bytes of nibbles."""
+    blocks = torch.from_numpy(raw).view(rows, -1, 20)
+    scale, minimum = _float16(blocks[..., :4]).unbind(-1)
+    return Groups4Bit(_nibbles(blocks[..., 4:]), scale, minimum)
+
+
+# Formats whose own codes the 4-bit product can hold.
+UNPACK_4BIT = {"Q4_0": unpack_q4_0, "Q4_1": unpack_q4_1}
+
+
+def _float16(raw: Tensor) -> Tensor:
+    return raw.contiguous().view(torch.float16).to(torch.float32)
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """[N, K / G, 16] bytes -> [N, K]: the low halves of a group first, then the high ones."""
+    return torch.cat([packed & 15, packed >> 4], dim=-1).flatten(-2)
+
+
+def quantise_4bit(weight: Tensor) -> Groups4Bit:
+    """[N, K] float32 -> the 16 even steps between each group's least and largest value."""
+    groups = weight.unflatten(-1, (-1, GROUP))
+    minimum = groups.amin(-1)
+    scale = (groups.amax(-1) - minimum) / 15
+    steps = (groups - minimum.unsqueeze(-1)) / scale.clamp_min(1e-30).unsqueeze(-1)
+    codes = steps.round_().clamp_(0, 15).to(torch.uint8)
+    return Groups4Bit(codes.flatten(-2), scale, minimum)
