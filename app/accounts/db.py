@@ -1,0 +1,142 @@
+"""The SQL database of one process: opened, migrated, and lent out as short sessions.
+
+SQLite (WAL) serves several processes of one machine; Postgres serves many machines. Nothing outside
+this file knows which of the two it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+
+from app.accounts.models import Base
+from app.accounts.mounts import network_filesystem
+from app.errors import AppError
+
+BUSY_TIMEOUT_MS = 10_000
+# any number, the same in every process: it names "Baton's migrations" among advisory locks
+_MIGRATION_LOCK = 0x6261746F6E
+
+
+class DatabaseRefusedError(AppError):
+    """The database cannot be used as configured; the process must not start."""
+
+    code = "database_refused"
+
+
+class Database:
+    """Lends sessions. Every session is one transaction: committed at its end, or rolled back."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncGenerator[Database]:
+        """Make the engine (nothing is read yet) and close all connections at the end.
+
+        Raises DatabaseRefusedError for a SQLite file on a network file system.
+        """
+        engine = _engine(make_url(url))
+        try:
+            yield cls(engine)
+        finally:
+            await engine.dispose()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[AsyncSession]:
+        """One transaction. Objects stay readable after it."""
+        async with self._sessions.begin() as session:
+            yield session
+
+    async def migrate(self) -> None:
+        """Bring the tables to this version, one process at a time; does nothing when they are.
+
+        Raises DatabaseRefusedError when a newer version of Baton has migrated this database.
+        """
+        async with self._engine.connect() as connection:
+            await connection.run_sync(_migrate)
+            await connection.commit()
+
+
+async def insert_or_ignore(
+    session: AsyncSession, model: type[Base], rows: Sequence[Mapping[str, Any]]
+) -> int:
+    """Insert `rows`; those whose key exists already are left as they are. Returns how many were new.
+
+    Both databases spell it `ON CONFLICT DO NOTHING`, each in its own dialect of SQLAlchemy.
+    """
+    if not rows:
+        return 0
+    postgres = session.get_bind().dialect.name == "postgresql"
+    insert = postgresql.insert(model) if postgres else sqlite.insert(model)
+    key = next(iter(model.__table__.primary_key))
+    statement = insert.values(list(rows)).on_conflict_do_nothing().returning(key)
+    return len((await session.execute(statement)).all())
+
+
+def _engine(url: URL) -> AsyncEngine:
+    if url.get_backend_name() != "sqlite":
+        return create_async_engine(url, pool_pre_ping=True)
+    if url.database and url.database != ":memory:":
+        path = Path(url.database)
+        kind = network_filesystem(path)
+        if kind:
+            raise DatabaseRefusedError(
+                f"The database file {path} lies on a network file system ({kind}), where SQLite "
+                "cannot lock safely. Put it on a local disk, or set BATON_DATABASE_URL to a "
+                "Postgres database."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_async_engine(url)
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Per connection: wait for locks, readers beside one writer, foreign keys that mean it."""
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _migrate(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        # the write lock of the file is the migrators' lock, and it goes with a killed process
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+    config = Config()
+    folder = Path(__file__).parent / "migrations"
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    found = set(MigrationContext.configure(connection).get_current_heads())
+    if found - known:
+        raise DatabaseRefusedError(
+            "This database was migrated by a newer version of Baton "
+            f"(revision {', '.join(sorted(found - known))}). Install that version, or use a copy "
+            "of the database made before the upgrade."
+        )
+    command.upgrade(config, "head")
