@@ -14,8 +14,8 @@ Conventions, the same in all of them:
   made before t0, so live, peak and average leave them out (a rate is tokens per interval, and n
   evenly spaced steps have n - 1 intervals). e2e counts every token from the request on.
 * A window is half-open, (t - 1000, t]: a token exactly 1.0 s old has left it. A full window lies
-  inside the answer: t0 <= t - 1000 and t <= the last step. In the first second live's window is
-  (t0, now].
+  inside the answer: t0 <= t - 1000 and t <= the last step. In the first second live counts every
+  step after the first.
 * Where no time passed (one step, or all steps at one moment) a rate is not measurable: 0.0.
 * A step that comes with an earlier time than the one before it counts at that one's time.
 """
@@ -79,15 +79,18 @@ class Gauge:
         """
         first_full_ms = self._first_ms + WINDOW_MS
         if self._most_in_window is None and t_ms > first_full_ms:
-            # nothing has left the window yet, so it is (t0, t0 + 1000]
+            self._forget_until(self._first_ms)
             self._most_in_window = self._recent_tokens
         self._last_ms = t_ms
         self._recent.append((t_ms, n_tokens))
         self._recent_tokens += n_tokens
-        while self._recent[0][0] <= t_ms - WINDOW_MS:
-            self._recent_tokens -= self._recent.popleft()[1]
+        self._forget_until(t_ms - WINDOW_MS)
         if t_ms >= first_full_ms:
             self._most_in_window = max(self._most_in_window or 0, self._recent_tokens)
+
+    def _forget_until(self, t_ms: float) -> None:
+        while self._recent and self._recent[0][0] <= t_ms:
+            self._recent_tokens -= self._recent.popleft()[1]
 
     @property
     def first_ms(self) -> float | None:

@@ -1,0 +1,168 @@
+"""From chat messages to prompt ids, through the Jinja template that the checkpoint brings.
+
+Words of a user must not become control tokens. The rendered text is one string, in which the
+template's `<|im_end|>` and a typed one look alike; so before rendering, a mark (a character that
+occurs in no message) is put inside everything in the messages that spells a control token, or
+could become one together with the text behind it. A broken token is encoded as ordinary text, and
+the marks are taken out of ordinary text before it is encoded: the user's words arrive unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from engine.jinja_sandbox import TemplateRefusedError, render
+from engine.tokenizer import Tokenizer
+from engine.types import ModelCard
+
+__all__ = ["TemplateRefusedError", "plain_prompt_ids", "prompt_ids", "template_stop_texts"]
+
+# What a base model without a template gets; it is no chat model, and the names say who speaks.
+_SPEAKERS = {"user": "User", "assistant": "Assistant"}
+
+
+def prompt_ids(
+    tokenizer: Tokenizer,
+    card: ModelCard,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+) -> list[int]:
+    """Token ids of the conversation, ready for the answer. The beginning token stands once.
+
+    `messages` have `role` and `content` (a string). Raises TemplateRefusedError for messages that
+    the template does not take, ModelFileError for a template that is broken.
+    """
+    mark = _unused_character(_strings([messages, card.chat_template or ""]))
+    tails = _proper_prefixes(tokenizer.special_tokens)
+    guarded = [
+        _guarded(_with_parsed_arguments(message, index), tokenizer.special_pattern, tails, mark)
+        for index, message in enumerate(messages)
+    ]
+    if card.chat_template is None:
+        rendered = _transcript(guarded, add_generation_prompt)
+    else:
+        variables = {
+            "messages": guarded,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": card.bos_token or "",
+            "eos_token": card.eos_token or "",
+        }
+        rendered = render(card.chat_template, variables)
+    return _with_bos(tokenizer.encode_with_specials(rendered, mark), tokenizer, card)
+
+
+def plain_prompt_ids(tokenizer: Tokenizer, card: ModelCard, text: str) -> list[int]:
+    """Ids of a text that is to be continued without a template: ordinary tokens, and the
+    beginning token where the model wants one."""
+    return _with_bos(tokenizer.encode(text), tokenizer, card)
+
+
+def template_stop_texts(card: ModelCard) -> tuple[str, ...]:
+    """Texts that end an answer besides the card's stop tokens: a base model goes on to write the
+    user's next turn itself."""
+    return () if card.chat_template is not None else (f"\n{_SPEAKERS['user']}:",)
+
+
+def _with_bos(ids: list[int], tokenizer: Tokenizer, card: ModelCard) -> list[int]:
+    if not card.add_bos or card.bos_token is None:
+        return ids
+    bos = tokenizer.special_tokens.get(card.bos_token)
+    if bos is None or ids[:1] == [bos]:
+        return ids
+    return [bos, *ids]
+
+
+def _transcript(messages: Iterable[Any], add_generation_prompt: bool) -> str:
+    """`User: ...` and `Assistant: ...` lines, a system text in front without a name."""
+    parts: list[str] = []
+    for message in messages:
+        role, content = str(message.get("role")), message.get("content") or ""
+        speaker = _SPEAKERS.get(role)
+        parts.append(f"{speaker}: {content}\n" if speaker else f"{content}\n\n")
+    if add_generation_prompt:
+        # no space behind the colon: the models' tokens carry it in front of the word
+        parts.append("Assistant:")
+    return "".join(parts)
+
+
+def _with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Templates loop over a call's arguments; the API carries them as a JSON string."""
+    copied = dict(message)
+    calls = copied.get("tool_calls")
+    if isinstance(calls, list):
+        copied["tool_calls"] = [_parsed_call(call, index) for call in cast("list[Any]", calls)]
+    return copied
+
+
+def _parsed_call(call: Any, index: int) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        raise TemplateRefusedError(
+            f"The tool call in message {index} has arguments that are no JSON."
+        ) from None
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _unused_character(texts: Iterable[str]) -> str:
+    """A character from Unicode's private areas that occurs in none of the texts."""
+    used: set[str] = set()
+    for text in texts:
+        used.update(text)
+    areas = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+    for area in areas:
+        for code in area:
+            if chr(code) not in used:
+                return chr(code)
+    raise TemplateRefusedError("The messages use every private character of Unicode.")
+
+
+def _proper_prefixes(special_tokens: Iterable[str]) -> frozenset[str]:
+    return frozenset(text[:end] for text in special_tokens for end in range(1, len(text)))
+
+
+def _guarded(value: Any, special: re.Pattern[str], tails: frozenset[str], mark: str) -> Any:
+    """The same structure with the mark in every control token that a string spells."""
+    if isinstance(value, str):
+        broken = special.sub(lambda found: found[0][0] + mark + found[0][1:], value)
+        return _with_broken_tail(broken, tails, mark)
+    if isinstance(value, Mapping):
+        return {
+            _guarded(key, special, tails, mark): _guarded(item, special, tails, mark)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_guarded(item, special, tails, mark) for item in value]
+    return value
+
+
+def _with_broken_tail(text: str, tails: frozenset[str], mark: str) -> str:
+    """Break a beginning of a control token at the end, which the next text might complete.
+
+    White space behind it does not count, as templates trim.
+    """
+    end = len(text.rstrip())
+    longest = max(map(len, tails), default=0)
+    for start in range(max(0, end - longest), end):
+        if text[start:end] in tails:
+            return text[: start + 1] + mark + text[start + 1 :]
+    return text
