@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.types import OutOfMemoryError
+from engine.memory import memory_for
 
 GROW_POSITIONS = 512
 
@@ -56,15 +56,11 @@ class KvCache:
         steps = -(-positions // GROW_POSITIONS)
         capacity = min(max(steps * GROW_POSITIONS, positions), max(self.context_tokens, positions))
         kind, kv_heads, _, head_width = self._shape
-        try:
+        with memory_for(f"a cache of {capacity} positions"):
             grown = [
                 torch.zeros(kind, kv_heads, capacity, head_width, dtype=self._dtype)
                 for _ in self.layers
             ]
-        except RuntimeError as error:  # torch has no class of its own for this on the CPU
-            raise OutOfMemoryError(
-                f"No memory for a cache of {capacity} positions. Ask for a shorter context."
-            ) from error
         for old, new in zip(self.layers, grown, strict=True):
             new[:, :, : self.length] = old[:, :, : self.length]
             old.zero_()

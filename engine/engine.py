@@ -1,0 +1,233 @@
+"""The loop: read the prompt in chunks, write token by token, say what it took.
+
+    generate -> _read_prompt (prefill, Reading events) -> _write (decode, Step events) -> Finished
+
+One generation at a time. Everything between two yields runs under `torch.inference_mode`; the
+generator itself does not hold it, because a suspended generator would leave it switched on for
+its caller.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.card import card_from_gguf
+from engine.memory import memory_for
+from engine.metrics import Gauge
+from engine.models import Model, best_level, load_model
+from engine.sampling import choose
+from engine.stopping import StopText
+from engine.tokenizer import IncrementalDecoder, Tokenizer
+from engine.types import (
+    EngineError,
+    Event,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    ModelCard,
+    PromptTooLongError,
+    Reading,
+    Step,
+    Timing,
+    Usage,
+)
+from engine.weights.gguf import GgufFile
+
+# Prompt tokens per pass. Larger is hardly faster, and cancel is looked at between two passes.
+CHUNK_TOKENS = 128
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One generation while it runs."""
+
+    request: GenerateRequest
+    cancel: threading.Event
+    cached_tokens: int
+    limit_tokens: int
+    decoder: IncrementalDecoder
+    stops: StopText
+    gauge: Gauge = field(default_factory=Gauge)
+    finish_reason: FinishReason = "length"
+
+    def now_ms(self) -> float:
+        return (time.perf_counter() - self.request.arrived_s) * 1000
+
+    def reading(self, done_tokens: int) -> Reading:
+        return Reading(done_tokens, len(self.request.prompt_ids), self.cached_tokens, self.now_ms())
+
+    def step(self, token_id: int, *, ends: bool) -> Step:
+        """Count one token and make its event; a token that ends the answer prints nothing."""
+        t_ms = self.now_ms()
+        self.gauge.add(t_ms, 1)
+        text, stopped = ("", True) if ends else self.stops.push(self.decoder.push((token_id,)))
+        if stopped:
+            self.finish_reason = "stop"
+        return Step((token_id,), text, t_ms)
+
+    def finished(self) -> Finished:
+        total_ms = self.now_ms()
+        first_ms = self.gauge.first_ms
+        prefill_ms = total_ms if first_ms is None else first_ms
+        text, stopped = self.stops.push(self.decoder.flush())
+        return Finished(
+            finish_reason=self.finish_reason,
+            usage=Usage(len(self.request.prompt_ids), self.cached_tokens, self.gauge.tokens),
+            timing=Timing(prefill_ms, total_ms - prefill_ms, total_ms),
+            speed=self.gauge.speed(),
+            accepted=self.gauge.accepted(),
+            text=text if stopped else text + self.stops.flush(),
+        )
+
+
+class Engine:
+    """A loaded model with the cache of one lease. Use `load`."""
+
+    def __init__(self, model: Model, card: ModelCard, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self.card = card
+        self.model = model
+        self._chunk_tokens = chunk_tokens
+        self._tokenizer = Tokenizer.from_card(card)
+        self._vocabulary = self._tokenizer.vocab_size
+        self._stop_ids = frozenset(card.stop_token_ids)
+        self._cache = model.new_cache()
+        self._in_use = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        level: str = "auto",
+        threads: int | None = None,
+        chunk_tokens: int = CHUNK_TOKENS,
+        context_tokens: int | None = None,
+        name: str | None = None,
+    ) -> Engine:
+        """Open a GGUF file and pack its weights.
+
+        `level` is one of `engine.kernels.KERNELS`, or "auto" for the smallest that keeps the
+        file's values. `threads` is torch's, for the whole process; by default all cores this
+        process may use. `context_tokens` shortens the model's context, never lengthens it.
+
+        Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError, and ValueError for a
+        level that does not exist.
+        """
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        file = GgufFile.open(path)
+        if level == "auto":
+            level = best_level(file)
+        with memory_for("the model's weights"), torch.inference_mode():
+            model = load_model(file, level, context_tokens)
+        card = card_from_gguf(file, name=name or Path(path).stem, numerics=numerics(file, level))
+        return cls(model, replace(card, context_tokens=model.context_tokens), chunk_tokens)
+
+    def generate(self, request: GenerateRequest, cancel: threading.Event) -> Iterator[Event]:
+        """Answer one request: Reading at least once, Step per token, one Finished last.
+
+        `cancel` is looked at between chunks and between steps; a cancelled answer ends with what
+        was made. Raises PromptTooLongError, OutOfMemoryError, and EngineError when the engine is
+        busy or closed; the engine stays usable.
+        """
+        self._take()
+        try:
+            answer = self._admit(request, cancel)
+            hidden = yield from self._read_prompt(answer)
+            if hidden is not None:
+                yield from self._write(answer, hidden)
+            yield answer.finished()
+        finally:
+            self._in_use.release()
+
+    def forget(self) -> None:
+        """Wipe the cache: what the next seat asks must find nothing of this one."""
+        self._take()
+        try:
+            with torch.inference_mode():
+                self._cache.wipe()
+        finally:
+            self._in_use.release()
+
+    def close(self) -> None:
+        """Wipe the cache and refuse further work."""
+        if not self._closed:
+            self.forget()
+            self._closed = True
+
+    def _take(self) -> None:
+        if self._closed:
+            raise EngineError("The engine is closed. Load the model again.")
+        if not self._in_use.acquire(blocking=False):
+            raise EngineError("The engine answers one request at a time. Wait for the other one.")
+
+    def _admit(self, request: GenerateRequest, cancel: threading.Event) -> _Answer:
+        prompt_tokens, context = len(request.prompt_ids), self.card.context_tokens
+        if prompt_tokens >= context:
+            raise PromptTooLongError(
+                f"The prompt has {prompt_tokens} tokens, and prompt and answer together may have "
+                f"{context}. Shorten the prompt or begin a new conversation."
+            )
+        if (
+            not prompt_tokens
+            or not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocabulary
+        ):
+            raise EngineError("The prompt is empty or holds tokens that the model does not have.")
+        return _Answer(
+            request,
+            cancel,
+            cached_tokens=self._cache.keep_prefix(request.prompt_ids),
+            limit_tokens=min(request.max_tokens, context - prompt_tokens),
+            decoder=self._tokenizer.decoder(request.prompt_ids),
+            stops=StopText(request.stop),
+        )
+
+    def _read_prompt(self, answer: _Answer) -> Iterator[Reading]:
+        """Prefill what is not cached. Returns the last token's hidden state, None if cancelled."""
+        prompt_ids = answer.request.prompt_ids
+        yield answer.reading(answer.cached_tokens)
+        hidden = None
+        for start in range(answer.cached_tokens, len(prompt_ids), self._chunk_tokens):
+            if answer.cancel.is_set():
+                answer.finish_reason = "cancelled"
+                return None
+            hidden = self._prefill(prompt_ids[start : start + self._chunk_tokens])
+            yield answer.reading(self._cache.length)
+        return hidden
+
+    def _write(self, answer: _Answer, hidden: Tensor) -> Iterator[Step]:
+        """Decode until a stop token, a stop text, the limit, or cancel."""
+        sampling = answer.request.sampling
+        while answer.gauge.tokens < answer.limit_tokens:
+            if answer.cancel.is_set():
+                answer.finish_reason = "cancelled"
+                return
+            with torch.inference_mode():
+                token_id = choose(self.model.logits(hidden), sampling, self._cache.length)
+            yield answer.step(token_id, ends=token_id in self._stop_ids)
+            if answer.finish_reason == "stop" or answer.gauge.tokens == answer.limit_tokens:
+                return
+            hidden = self._decode(token_id)
+
+    def _prefill(self, token_ids: tuple[int, ...]) -> Tensor:
+        with memory_for("the prompt"), torch.inference_mode():
+            return self.model.prefill(token_ids, self._cache)
+
+    def _decode(self, token_id: int) -> Tensor:
+        with memory_for("the next token"), torch.inference_mode():
+            return self.model.decode((token_id,), self._cache)
+
+
+def numerics(file: GgufFile, level: str) -> str:
+    """Equal labels promise equal texts: the weights, the level, and what computes."""
+    hardware = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return f"{file.sha256()[:16]}/{level}/{hardware}/torch {torch.__version__}"
