@@ -36,12 +36,15 @@ def prompt_ids(
     `messages` have `role` and `content` (a string). Raises TemplateRefusedError for messages that
     the template does not take, ModelFileError for a template that is broken.
     """
-    mark = _unused_character(_strings([messages, card.chat_template or ""]))
-    tails = _proper_prefixes(tokenizer.special_tokens)
-    guarded = [
-        _guarded(_with_parsed_arguments(message, index), tokenizer.special_pattern, tails, mark)
-        for index, message in enumerate(messages)
-    ]
+    try:
+        mark = _unused_character(_strings([messages, card.chat_template or ""]))
+        guard = _Guard(tokenizer, mark)
+        guarded = [
+            guard.value(_with_parsed_arguments(message, index))
+            for index, message in enumerate(messages)
+        ]
+    except RecursionError:
+        raise TemplateRefusedError("The messages are nested too deeply.") from None
     if card.chat_template is None:
         rendered = _transcript(guarded, add_generation_prompt)
     else:
@@ -136,33 +139,40 @@ def _unused_character(texts: Iterable[str]) -> str:
     raise TemplateRefusedError("The messages use every private character of Unicode.")
 
 
-def _proper_prefixes(special_tokens: Iterable[str]) -> frozenset[str]:
-    return frozenset(text[:end] for text in special_tokens for end in range(1, len(text)))
+class _Guard:
+    """Puts the mark into every control token that a string spells."""
 
+    def __init__(self, tokenizer: Tokenizer, mark: str) -> None:
+        self._special = tokenizer.special_pattern
+        self._mark = mark
+        special = tokenizer.special_tokens
+        self._beginnings = {text[:end] for text in special for end in range(1, len(text))}
+        self._longest = max(map(len, self._beginnings), default=0)
 
-def _guarded(value: Any, special: re.Pattern[str], tails: frozenset[str], mark: str) -> Any:
-    """The same structure with the mark in every control token that a string spells."""
-    if isinstance(value, str):
-        broken = special.sub(lambda found: found[0][0] + mark + found[0][1:], value)
-        return _with_broken_tail(broken, tails, mark)
-    if isinstance(value, Mapping):
-        return {
-            _guarded(key, special, tails, mark): _guarded(item, special, tails, mark)
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_guarded(item, special, tails, mark) for item in value]
-    return value
+    def value(self, value: Any) -> Any:
+        """The same structure with guarded strings."""
+        if isinstance(value, str):
+            while self._special.search(value):
+                # once more for a control token that another one contained
+                value = self._special.sub(self._broken, value)
+            return self._with_broken_end(value)
+        if isinstance(value, Mapping):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        return value
 
+    def _broken(self, found: re.Match[str]) -> str:
+        return found[0][0] + self._mark + found[0][1:]
 
-def _with_broken_tail(text: str, tails: frozenset[str], mark: str) -> str:
-    """Break a beginning of a control token at the end, which the next text might complete.
+    def _with_broken_end(self, text: str) -> str:
+        """Break a beginning of a control token at the end, which the next text might complete.
 
-    White space behind it does not count, as templates trim.
-    """
-    end = len(text.rstrip())
-    longest = max(map(len, tails), default=0)
-    for start in range(max(0, end - longest), end):
-        if text[start:end] in tails:
-            return text[: start + 1] + mark + text[start + 1 :]
-    return text
+        White space behind it does not count, as templates trim.
+        """
+        end = len(text.rstrip())
+        # the shortest such end lies inside all longer ones, so one mark breaks them all
+        for start in reversed(range(max(0, end - self._longest), end)):
+            if text[start:end] in self._beginnings:
+                return text[: start + 1] + self._mark + text[start + 1 :]
+        return text

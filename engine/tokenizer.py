@@ -89,7 +89,8 @@ class Tokenizer:
                 "Download the model file again, or convert it again."
             ) from None
         # longest first, so that of <|a|> and <|a|>b the longer one is found
-        texts = sorted(self.special_tokens, key=len, reverse=True)
+        # (and none of one letter, which nothing could tell from text)
+        texts = sorted((t for t in self.special_tokens if len(t) > 1), key=len, reverse=True)
         self.special_pattern = re.compile("|".join(map(re.escape, texts)) if texts else "(?!)")
 
     @classmethod
