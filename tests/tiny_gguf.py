@@ -45,18 +45,22 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def tiny_vocabulary(
-    *, pre: str = "gpt-2", control: Sequence[str] = (), user_defined: Sequence[str] = ()
+    *,
+    pre: str = "gpt-2",
+    merges: Sequence[str] = ("t h",),
+    control: Sequence[str] = (),
+    user_defined: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Tokenizer metadata: the 256 bytes (ids 0..255), then the merge "th", then the others."""
-    alphabet = list(_byte_letters())
-    tokens = [*alphabet, "th", *control, *user_defined]
-    types = [1] * 257 + [3] * len(control) + [4] * len(user_defined)
+    """Tokenizer metadata: the 256 bytes (ids 0..255), what the merges make, then the others."""
+    tokens = [*_byte_letters(), *(merge.replace(" ", "") for merge in merges)]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": pre,
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.merges": ["t h"],
+        "tokenizer.ggml.tokens": [*tokens, *control, *user_defined],
+        "tokenizer.ggml.token_type": [1] * len(tokens)
+        + [3] * len(control)
+        + [4] * len(user_defined),
+        "tokenizer.ggml.merges": list(merges),
     }
 
 
