@@ -13,9 +13,10 @@ from typing import Literal
 from sqlalchemy import or_, select, update
 from starlette.requests import HTTPConnection
 
+from app.accounts.limits import Budget
 from app.accounts.models import ApiKey, SignIn, User, now
 from app.accounts.secrets import digest, looks_like_key, same
-from app.accounts.wiring import account_parts
+from app.accounts.wiring import account_parts, accounts
 from app.errors import AppError, ForbiddenError, NotSignedInError
 from app.settings import Settings
 
@@ -108,6 +109,16 @@ async def api_caller(connection: HTTPConnection) -> Caller:
     check_origin(key, origin)
     seat = f"k:{key.id}"
     return Caller("key", seat, "api", user.id, user.name, origin=origin, key_id=key.id)
+
+
+async def count_request(connection: HTTPConnection, caller: Caller) -> None:
+    """Count one API or chat request of the caller's account; raises TooManyRequestsError.
+
+    A visitor, or a publishable key, counts by its own seat: it must not use up its owner's minute.
+    """
+    most = account_parts(connection).settings.requests_per_minute
+    who = caller.seat if caller.origin else caller.user_id or caller.seat
+    await accounts(connection).limits.spend(Budget("requests", most), who)
 
 
 def bearer(connection: HTTPConnection) -> str:

@@ -1,0 +1,149 @@
+"""`baton user ...` and `baton key ...`: accounts and keys from the machine's own terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, TypeVar
+
+import typer
+
+from app.accounts.api_keys import ApiKeys
+from app.accounts.db import Database
+from app.accounts.models import KeyKind
+from app.accounts.people import People
+from app.accounts.secrets import Passwords
+from app.errors import AppError
+from app.settings import Settings
+
+T = TypeVar("T")
+
+user_app = typer.Typer(help="Accounts: create, list, change, delete.", no_args_is_help=True)
+key_app = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The account's name.")]
+
+
+@user_app.command("create")
+def create_user(
+    name: Name,
+    admin: Annotated[bool, typer.Option("--admin", help="Make it an administrator.")] = False,
+) -> None:
+    """Create an account; its password is asked for, or read from standard input."""
+    password = _password()
+    user = _run(lambda people, _: people.create(name, password, is_admin=admin))
+    typer.echo(f"Created {user.name}.")
+
+
+@user_app.command("list")
+def list_users() -> None:
+    """List all accounts."""
+    for user in _run(lambda people, _: people.all()):
+        role = "admin" if user.is_admin else "user"
+        typer.echo(f"{user.created_at:%Y-%m-%d}  {role:5}  {user.name}")
+
+
+@user_app.command("set-password")
+def set_password(name: Name) -> None:
+    """Set a new password, asked for or read from standard input; ends all sign-ins."""
+    password = _password()
+    _run(lambda people, _: people.set_password(name, password))
+    typer.echo("The password is set. All sign-ins of this account have ended.")
+
+
+@user_app.command("make-admin")
+def make_admin(name: Name) -> None:
+    """Make an account an administrator."""
+    _run(lambda people, _: people.make_admin(name))
+    typer.echo(f"{name} is an administrator now.")
+
+
+@user_app.command("delete")
+def delete_user(
+    name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> None:
+    """Delete an account with its keys, conversations and answers."""
+    if not yes:
+        typer.confirm(f"Delete {name} with all keys and conversations?", abort=True)
+    _run(lambda people, _: people.delete(name))
+    typer.echo(f"Deleted {name}.")
+
+
+@key_app.command("create")
+def create_key(
+    user: Annotated[str, typer.Argument(help="Whose key.")],
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    kind: Annotated[str, typer.Option(help="secret or publishable.")] = "secret",
+    origin: Annotated[
+        list[str] | None, typer.Option(help="Site of a publishable key; may be repeated.")
+    ] = None,
+) -> None:
+    """Create a key and print it, this once."""
+    if kind not in ("secret", "publishable"):
+        raise typer.BadParameter("A key is secret or publishable.", param_hint="--kind")
+    chosen: KeyKind = "secret" if kind == "secret" else "publishable"
+
+    async def create(people: People, keys: ApiKeys) -> str:
+        owner = await people.named(user)
+        return (await keys.create(owner.id, name, chosen, origin or []))[1]
+
+    typer.echo(_run(create))
+
+
+@key_app.command("list")
+def list_keys(user: Annotated[str, typer.Argument(help="Whose keys.")]) -> None:
+    """List an account's live keys."""
+
+    async def find(people: People, keys: ApiKeys) -> list[str]:
+        owner = await people.named(user)
+        return [
+            f"{key.id}  {key.kind:11}  {key.prefix}…  {key.name}" for key in await keys.of(owner.id)
+        ]
+
+    for line in _run(find):
+        typer.echo(line)
+
+
+@key_app.command("revoke")
+def revoke_key(
+    user: Annotated[str, typer.Argument(help="Whose key.")],
+    key_id: Annotated[str, typer.Argument(help="The id that `list` shows.")],
+) -> None:
+    """Revoke a key at once and for good."""
+
+    async def revoke(people: People, keys: ApiKeys) -> None:
+        await keys.revoke((await people.named(user)).id, key_id)
+
+    _run(revoke)
+    typer.echo("Revoked.")
+
+
+def _password() -> str:
+    """Asked twice on a terminal, else the first line of standard input; never an argument, which
+    every process of the machine could read."""
+    if sys.stdin.isatty():
+        return typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    return sys.stdin.readline().rstrip("\r\n")
+
+
+def _run(work: Callable[[People, ApiKeys], Awaitable[T]]) -> T:
+    """Do `work` on the configured database; a fault becomes its sentence and exit status 1."""
+
+    async def whole() -> T:
+        async with _services() as (people, keys):
+            return await work(people, keys)
+
+    try:
+        return asyncio.run(whole())
+    except AppError as error:
+        typer.echo(error.message, err=True)
+        raise typer.Exit(1) from error
+
+
+@asynccontextmanager
+async def _services() -> AsyncGenerator[tuple[People, ApiKeys]]:
+    async with Database.open(Settings().database()) as database:
+        await database.migrate()
+        yield People(database, Passwords()), ApiKeys(database)

@@ -1,0 +1,156 @@
+"""HTTP of accounts: sign-up, sign-in, sign-out, who am I, API keys. JSON in, JSON out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.accounts.caller import Caller, cookie_name, signed_in
+from app.accounts.limits import Budget, address_prefix
+from app.accounts.models import ApiKey, KeyKind, User
+from app.accounts.secrets import digest
+from app.accounts.texts import name_key
+from app.accounts.wiring import Accounts, account_parts, accounts
+from app.errors import ForbiddenError
+
+router = APIRouter(prefix="/api")
+SignedIn = Annotated[Caller, Depends(signed_in)]
+Services = Annotated[Accounts, Depends(accounts)]
+
+_SECONDS_A_DAY = 86_400
+
+
+class _Body(BaseModel):
+    # the exact limits are checked where they can be explained; these only bound the work
+    model_config = ConfigDict(extra="forbid", str_max_length=1000)
+
+
+class SignInBody(_Body):
+    name: str
+    password: str
+
+
+class SignUpBody(SignInBody):
+    admin_token: str | None = None
+
+
+class KeyBody(_Body):
+    name: str
+    kind: KeyKind = "secret"
+    origins: list[str] = Field(default=[], max_length=100)
+
+
+@router.post("/sign-up", status_code=201)
+async def sign_up(
+    body: SignUpBody, request: Request, response: Response, services: Services
+) -> dict[str, Any]:
+    settings = account_parts(request).settings
+    tries = settings.sign_in_tries_per_minute
+    await services.limits.spend(Budget("sign-up", tries), _address(request))
+    if settings.sign_up == "closed" and body.admin_token is None:
+        raise ForbiddenError("Sign-up is closed here. Ask an administrator for an account.")
+    user = await services.people.create(body.name, body.password, admin_token=body.admin_token)
+    await _begin(request, response, services, user)
+    return _me(user.name, user.is_admin)
+
+
+@router.post("/sign-in")
+async def sign_in(
+    body: SignInBody, request: Request, response: Response, services: Services
+) -> dict[str, Any]:
+    tries = account_parts(request).settings.sign_in_tries_per_minute
+    await services.limits.spend(Budget("sign-in", tries), _address(request))
+    # a digest, because a name may hold anything and be long
+    await services.limits.spend(Budget("sign-in-name", tries), digest(name_key(body.name)))
+    user = await services.sign_ins.check(body.name, body.password)
+    await _begin(request, response, services, user)
+    return _me(user.name, user.is_admin)
+
+
+@router.post("/sign-out", status_code=204)
+async def sign_out(request: Request, response: Response, services: Services) -> None:
+    settings = account_parts(request).settings
+    token = _token(request)
+    if token:
+        await services.sign_ins.end(token)
+    response.delete_cookie(
+        cookie_name(settings),
+        secure=settings.cookies_are_secure(),
+        httponly=True,
+        samesite="lax",
+    )
+
+
+@router.get("/me")
+async def me(caller: SignedIn, response: Response) -> dict[str, Any]:
+    response.headers["Cache-Control"] = "no-store"
+    return _me(caller.name, caller.is_admin)
+
+
+@router.get("/keys")
+async def list_keys(caller: SignedIn, response: Response, services: Services) -> dict[str, Any]:
+    response.headers["Cache-Control"] = "no-store"
+    return {"keys": [_shown(key) for key in await services.keys.of(_user_id(caller))]}
+
+
+@router.post("/keys", status_code=201)
+async def create_key(
+    body: KeyBody, caller: SignedIn, response: Response, services: Services
+) -> dict[str, Any]:
+    """The only answer that ever holds the key itself."""
+    response.headers["Cache-Control"] = "no-store"
+    key, text = await services.keys.create(_user_id(caller), body.name, body.kind, body.origins)
+    return _shown(key) | {"secret": text}
+
+
+@router.delete("/keys/{key_id}", status_code=204)
+async def revoke_key(key_id: str, caller: SignedIn, services: Services) -> None:
+    await services.keys.revoke(_user_id(caller), key_id)
+
+
+async def _begin(request: Request, response: Response, services: Accounts, user: User) -> None:
+    """A fresh session for `user`; whatever session the browser brought is over."""
+    settings = account_parts(request).settings
+    token = await services.sign_ins.begin(user.id, _token(request))
+    response.headers["Cache-Control"] = "no-store"
+    response.set_cookie(
+        cookie_name(settings),
+        token,
+        max_age=settings.session_days * _SECONDS_A_DAY,
+        path="/",
+        secure=settings.cookies_are_secure(),
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def _token(request: Request) -> str | None:
+    return request.cookies.get(cookie_name(account_parts(request).settings))
+
+
+def _address(request: Request) -> str:
+    return address_prefix(request.client.host if request.client else "")
+
+
+def _user_id(caller: Caller) -> str:
+    if caller.user_id is None:
+        raise ForbiddenError("This needs an account.")
+    return caller.user_id
+
+
+def _me(name: str, is_admin: bool) -> dict[str, Any]:
+    return {"name": name, "admin": is_admin}
+
+
+def _shown(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "kind": key.kind,
+        "prefix": key.prefix,
+        "origins": [bound.origin for bound in key.origins],
+        "created_at": key.created_at.isoformat(),
+        "last_used_at": key.last_used_at.isoformat() if key.last_used_at else None,
+    }
