@@ -1,0 +1,110 @@
+"""The OpenAI-shaped API: `/v1/models` and `/v1/chat/completions`.
+
+A caller here cannot come back, so going away (hanging up, streaming or not) ends the answer at
+once and frees the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+from starlette.responses import JSONResponse
+
+from app.accounts.caller import Caller, api_caller, count_request
+from app.chat.openai_answer import Completion
+from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
+from app.chat.sse import Body, SseResponse
+from app.chat.turn import Ask, Submitted, abandoning, submit
+from app.errors import ModelNotFoundError
+from app.parts import Parts, get_parts
+
+router = APIRouter(prefix="/v1", tags=["openai"])
+
+CallerOf = Annotated[Caller, Depends(api_caller)]
+PartsOf = Annotated[Parts, Depends(get_parts)]
+# nobody reads it; the code is nginx's for "the client closed the request"
+CLIENT_CLOSED = 499
+
+
+@router.get("/models")
+async def models(_: CallerOf, parts: PartsOf) -> dict[str, Any]:
+    found = await parts.line.pools()
+    return {"object": "list", "data": [_model(pool.name) for pool in found]}
+
+
+@router.get("/models/{name:path}")
+async def model(name: str, _: CallerOf, parts: PartsOf) -> dict[str, Any]:
+    if not any(pool.name == name for pool in await parts.line.pools()):
+        raise ModelNotFoundError(param="model")
+    return _model(name)
+
+
+def _model(name: str) -> dict[str, Any]:
+    # a pool has no birthday; clients only want a number there
+    return {"id": name, "object": "model", "created": 0, "owned_by": "baton"}
+
+
+@router.post("/chat/completions")
+async def complete(
+    body: CompletionIn,
+    request: Request,
+    caller: CallerOf,
+    parts: PartsOf,
+    x_baton_comments: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Streaming or blocking. `X-Baton-Comments: off` leaves out the comments that keep a waiting
+    stream alive, for clients that cannot skip them."""
+    await count_request(request, caller)
+    refuse_unsupported(body, most_messages=parts.settings.max_messages)
+    ask = Ask(
+        generation=uuid4().hex,
+        model=body.model,
+        messages=chat_messages(body.messages),
+        settings=body.for_answer(),
+        source="api",
+        hold=False,
+    )
+    submitted = await submit(parts, caller, ask)
+    completion = Completion(submitted.generation, submitted.pool)
+    if not body.stream:
+        return await _whole(parts, request, submitted, completion)
+    include_usage = body.stream_options is not None and body.stream_options.include_usage
+
+    @asynccontextmanager
+    async def open_body() -> AsyncGenerator[Body]:
+        async with (
+            abandoning(parts, submitted) as told,
+            aclosing(completion.stream(told, include_usage=include_usage)) as chunks,
+        ):
+            yield chunks
+
+    return SseResponse(open_body, parts.settings, comments=x_baton_comments != "off")
+
+
+async def _whole(
+    parts: Parts, request: Request, submitted: Submitted, completion: Completion
+) -> Response:
+    """Wait for the answer, or for the caller to hang up, whichever comes first."""
+    async with abandoning(parts, submitted) as told:
+        answer = asyncio.create_task(completion.whole(told))
+        gone = asyncio.create_task(_hung_up(request))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                return Response(status_code=CLIENT_CLOSED)
+            return JSONResponse(answer.result())
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+async def _hung_up(request: Request) -> None:
+    # the body was read before, so all that can come is the end of the connection
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,130 @@
+"""A turn's events in OpenAI's shapes: chunks of a stream, or one whole completion.
+
+Beside `usage` stand two extensions: `pd_timing_ms` {queue, prefill, decode, total} and `tps`
+{peak, average, e2e}; in a stream they are in the usage chunk, which comes only on request
+(`stream_options.include_usage`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import orjson
+
+from app.chat.events import Delta, Done, Failed
+from app.chat.sse import END_OF_V1, Body, encode_data
+from app.chat.story import Told
+from app.errors import AppError, to_body
+
+_BY_CODE_STATUS = {"context_length_exceeded": 400, "prompt_too_long": 400}
+
+
+class AnswerFailedError(AppError):
+    """A turn's `failed` event, as an error of the request."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.message, retry_after_seconds=5 if failed.retry else None)
+        self.code = failed.code
+        self.status = _BY_CODE_STATUS.get(failed.code, 503 if failed.retry else 500)
+        self.kind = "invalid_request_error" if self.status == 400 else "server_error"
+
+
+class Completion:
+    """What the objects of one answer have in common."""
+
+    def __init__(self, generation: str, model: str) -> None:
+        self._id = f"chatcmpl-{generation}"
+        self._model = model
+        self._created = int(time.time())
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+
+    async def stream(self, told: AsyncGenerator[Told], *, include_usage: bool) -> Body:
+        """The chunks, the last one's data being `[DONE]`, also after an error."""
+        blank: dict[str, Any] = {"usage": None} if include_usage else {}
+
+        def chunk(delta: dict[str, Any], **ending: Any) -> bytes:
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None} | ending
+            made = self._object("chat.completion.chunk", [choice]) | blank
+            return encode_data(orjson.dumps(made))
+
+        first = True
+        async for _, event in told:
+            if isinstance(event, Delta | Done) and first:
+                first = False
+                yield chunk({"role": "assistant", "content": ""})
+            if isinstance(event, Delta):
+                yield chunk({_field_of(event): event.text})
+            elif isinstance(event, Done):
+                yield chunk({}, finish_reason=finish_reason(event), stop_reason=event.stop_reason)
+                if include_usage:
+                    made = self._object("chat.completion.chunk", []) | figures(event)
+                    yield encode_data(orjson.dumps(made))
+            elif isinstance(event, Failed):
+                yield encode_data(orjson.dumps(to_body(AnswerFailedError(event))))
+        yield END_OF_V1
+
+    async def whole(self, told: AsyncGenerator[Told]) -> dict[str, Any]:
+        """The whole answer. Raises AnswerFailedError."""
+        texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+        async for _, event in told:
+            if isinstance(event, Delta):
+                texts[_field_of(event)].append(event.text)
+            elif isinstance(event, Failed):
+                raise AnswerFailedError(event)
+            elif isinstance(event, Done):
+                return self._completion({k: "".join(v) for k, v in texts.items()}, event)
+        # the watcher promises a last event
+        raise AppError
+
+    def _completion(self, texts: dict[str, str], done: Done) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": texts["content"]}
+        if texts["reasoning_content"]:
+            message["reasoning_content"] = texts["reasoning_content"]
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": finish_reason(done),
+            "stop_reason": done.stop_reason,
+        }
+        return self._object("chat.completion", [choice]) | figures(done)
+
+
+def _field_of(delta: Delta) -> str:
+    return "content" if delta.channel == "text" else "reasoning_content"
+
+
+def finish_reason(done: Done) -> str:
+    """OpenAI knows no "cancelled": an answer cut by its slice is too long, any other has stopped."""
+    if done.finish_reason != "cancelled":
+        return done.finish_reason
+    return "length" if done.stop_reason == "slice_ended" else "stop"
+
+
+def figures(done: Done) -> dict[str, Any]:
+    """`usage` and our two extensions."""
+    usage, timing = done.usage, done.timing
+    prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    return {
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0)},
+            "completion_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
+        },
+        "pd_timing_ms": {
+            name: timing.get(f"{name}_ms", 0.0) for name in ("queue", "prefill", "decode", "total")
+        },
+        "tps": dict(done.tps),
+    }

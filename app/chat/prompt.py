@@ -1,0 +1,188 @@
+"""From a model's name and chat messages to a node's work: pool, card, token ids, sampling.
+
+All of it happens before the line is joined, so a prompt that is too long or a list of messages
+that the model's template refuses is answered at once, with exact numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from app.errors import (
+    AppError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    PoolEmptyError,
+    PromptTooLongError,
+)
+from app.line.line import Line
+from app.line.types import PoolView
+from app.work import Work
+from engine.card import card_from_bytes
+from engine.chat_template import TemplateRefusedError, prompt_ids, template_stop_texts
+from engine.tokenizer import Tokenizer
+from engine.types import ModelCard, ModelFileError, SamplingParams
+
+# A card (megabytes) is fetched again after this long: a pool's model changes with its nodes only.
+CARD_SECONDS = 10.0
+# Below this many characters a prompt is tokenised faster than a thread is woken.
+INLINE_CHARACTERS = 4_000
+# Seeds stay exact in JavaScript.
+SEED_BITS = 53
+LEAST_TEMPERATURE = 1e-4
+
+
+class ModelUnreadableError(AppError):
+    code = "model_unreadable"
+    status = 503
+    message = "This model's description cannot be read. Its nodes may run another version."
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """What a request says about its answer; None where it says nothing."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A card with its tokenizer, ready for use."""
+
+    card: ModelCard
+    tokenizer: Tokenizer
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Model:
+        card = card_from_bytes(raw)
+        return cls(card, Tokenizer.from_card(card))
+
+
+class _Models:
+    """The models of one process's line, by pool; a card that did not change is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, bytes, Model]] = {}
+        self._lock = asyncio.Lock()
+
+    async def get(self, line: Line, pool: str) -> Model:
+        """Raises PoolEmptyError before a node published a card, ModelUnreadableError."""
+        async with self._lock:
+            known = self._known.get(pool)
+            if known and time.monotonic() - known[0] < CARD_SECONDS:
+                return known[2]
+            raw = await line.card(pool)
+            if raw is None:
+                raise PoolEmptyError
+            if known and known[1] == raw:
+                model = known[2]
+            else:
+                try:
+                    model = await asyncio.to_thread(Model.from_bytes, raw)
+                except ModelFileError as error:
+                    raise ModelUnreadableError(str(error)) from error
+            self._known[pool] = (time.monotonic(), raw, model)
+            return model
+
+
+_MODELS: WeakKeyDictionary[Line, _Models] = WeakKeyDictionary()
+
+
+async def model_of(line: Line, pool: str) -> Model:
+    return await _MODELS.setdefault(line, _Models()).get(line, pool)
+
+
+async def resolve_pool(line: Line, name: str | None) -> str:
+    """The pool that serves model `name`; None means the first one with nodes.
+
+    Raises ModelNotFoundError, and PoolEmptyError where there is no model at all.
+    """
+    pools = await line.pools()
+    if name is None:
+        return _first(pools)
+    if not any(pool.name == name for pool in pools):
+        raise ModelNotFoundError(
+            f"There is no model {name[:100]!r} here. GET /v1/models lists the ones there are.",
+            param="model",
+        )
+    return name
+
+
+def _first(pools: Sequence[PoolView]) -> str:
+    if not pools:
+        raise PoolEmptyError
+    return min(pools, key=lambda pool: (pool.nodes == 0, pool.name)).name
+
+
+async def make_work(
+    line: Line,
+    pool: str,
+    messages: Sequence[Mapping[str, Any]],
+    settings: AnswerSettings,
+    most: int,
+) -> Work:
+    """The node's work for these messages; `most` is the answer's length where none is asked for.
+
+    Raises PromptTooLongError with both numbers, InvalidRequestError for messages that the model's
+    template refuses.
+    """
+    model = await model_of(line, pool)
+    ids = await _ids(model, messages)
+    return Work(
+        model=model.card.name,
+        prompt_ids=tuple(ids),
+        max_tokens=fitting_tokens(len(ids), settings.max_tokens, model.card.context_tokens, most),
+        sampling=_sampling(settings, model.card),
+        stop=(*settings.stop, *template_stop_texts(model.card)),
+    )
+
+
+async def _ids(model: Model, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    characters = sum(len(str(message.get("content") or "")) for message in messages)
+    try:
+        if characters <= INLINE_CHARACTERS:
+            return prompt_ids(model.tokenizer, model.card, messages)
+        return await asyncio.to_thread(prompt_ids, model.tokenizer, model.card, messages)
+    except TemplateRefusedError as error:
+        raise InvalidRequestError(str(error), param="messages") from error
+    except ModelFileError as error:
+        raise ModelUnreadableError(str(error)) from error
+
+
+def fitting_tokens(prompt: int, asked: int | None, context: int, most: int) -> int:
+    """How long the answer may become. Raises PromptTooLongError when not one token fits."""
+    room = context - prompt
+    if room < 1:
+        raise PromptTooLongError(
+            f"The conversation has {prompt} tokens, and this model reads at most {context - 1} "
+            "before it answers. Shorten it, or start a new one.",
+            param="messages",
+        )
+    return min(asked or most, room)
+
+
+def _sampling(settings: AnswerSettings, card: ModelCard) -> SamplingParams:
+    defaults = card.defaults
+    temperature = _or(settings.temperature, defaults.temperature)
+    return SamplingParams(
+        # logits divided by less would overflow; the largest wins there anyway
+        temperature=temperature if temperature >= LEAST_TEMPERATURE else 0.0,
+        top_p=_or(settings.top_p, defaults.top_p),
+        top_k=int(_or(settings.top_k, defaults.top_k)),
+        seed=secrets.randbits(SEED_BITS) if settings.seed is None else settings.seed,
+    )
+
+
+def _or(asked: float | None, default: float) -> float:
+    return default if asked is None else asked

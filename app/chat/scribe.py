@@ -1,0 +1,85 @@
+"""Carries ended turns from the store to SQL, and ends turns that the store has lost.
+
+Every web replica runs one; the store hands each ended turn to one of them, and again to another
+when that one dies before it is done. Writing twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import structlog
+
+from app.chat import history
+from app.chat.history import DatabaseUnavailableError
+from app.errors import StoreUnavailableError
+from app.parts import Parts
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+OUTAGE_SECONDS = 2.0
+SWEEP_SECONDS = 60.0
+# an open turn that the store does not know is lost after this
+LOST_SECONDS = 120.0
+SWEEP_MOST = 500
+
+
+async def run_scribe(parts: Parts) -> None:
+    """Runs until cancelled; outages of the store or of SQL only delay it."""
+    sweep_at_s = time.monotonic() + random.uniform(0, SWEEP_SECONDS)
+    while True:
+        wait_s = LOOK_SECONDS
+        try:
+            for pool in await parts.line.pools():
+                await collect(parts, pool.name)
+            if time.monotonic() >= sweep_at_s:
+                sweep_at_s = time.monotonic() + SWEEP_SECONDS
+                await sweep(parts)
+        except (StoreUnavailableError, DatabaseUnavailableError) as error:
+            log.warning("answers wait for an outage to end", reason=error.code)
+            wait_s = OUTAGE_SECONDS
+        await asyncio.sleep(wait_s * random.uniform(0.8, 1.2))
+
+
+async def collect(parts: Parts, pool: str) -> int:
+    """Write all ended turns of a pool that are there now; returns how many.
+
+    Raises StoreUnavailableError, DatabaseUnavailableError.
+    """
+    count = 0
+    while generations := await parts.collector.take(pool):
+        for generation in generations:
+            record = await parts.collector.record(pool, generation)
+            if record is not None:
+                await history.finish(parts.database, record)
+            await parts.collector.done(
+                pool, generation, keep_seconds=parts.settings.stream_keep_seconds
+            )
+        count += len(generations)
+    return count
+
+
+async def sweep(parts: Parts) -> int:
+    """End open turns that the store does not know any more; returns how many.
+
+    Raises StoreUnavailableError, DatabaseUnavailableError.
+    """
+    by_pool: dict[str, list[str]] = {}
+    found = await history.open_turns(
+        parts.database, older_than_seconds=LOST_SECONDS, most=SWEEP_MOST
+    )
+    for pool, generation in found:
+        by_pool.setdefault(pool, []).append(generation)
+    count = 0
+    for pool, generations in by_pool.items():
+        places = await parts.line.places(pool, generations, watched=False)
+        for generation in generations:
+            if generation not in places:
+                await history.lose(parts.database, generation)
+                count += 1
+    if count:
+        log.warning("turns were lost by the store", count=count)
+    return count

@@ -1,0 +1,270 @@
+"""One turn as its watcher sees it: places and stream entries go in, events come out. Pure.
+
+No clock is read and nothing is awaited here. All times are milliseconds on the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from app.chat.events import (
+    Delta,
+    Event,
+    Moved,
+    NodeShown,
+    Phase,
+    PromptProgress,
+    Rate,
+    State,
+    done_from,
+    failed_from,
+)
+from app.line.types import Place
+from app.relay.types import Entry
+from engine.metrics import Gauge
+
+# An event and its place in the stream; None for events that have none.
+Told = tuple[str | None, Event]
+
+START = "0-0"
+RATE_EVERY_MS = 100.0
+# a little less than the 5 s promised, so that a late loop still keeps them
+STATE_EVERY_MS = 4500.0
+# numbers that others move (how many wait, the wait to expect) are told this often at most
+SLOW_STATE_MS = 1000.0
+
+_RETURNED = (
+    "Your node failed. You are first to get the next one, and the answer goes on where it stopped."
+)
+_ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
+
+
+class NodeTime:
+    """Maps node times (ms since the request reached the node) to the store's clock.
+
+    An entry reaches the store a little after the node's time of its last token, never before, so
+    the smallest difference seen is the truest. Another node's times begin anew.
+    """
+
+    def __init__(self) -> None:
+        # store time - node time, of the node that writes now
+        self._zero_ms: float | None = None
+        # the first node's zero: times of all nodes are given from there
+        self._first_zero_ms: float | None = None
+        self._shift_ms = 0.0
+
+    def moved(self) -> None:
+        self._zero_ms = None
+
+    def see(self, entry: Entry, t_ms: float) -> None:
+        zero_ms = entry.store_ms - t_ms
+        if self._zero_ms is None:
+            if self._first_zero_ms is None:
+                self._first_zero_ms = zero_ms
+            else:
+                self._shift_ms = zero_ms - self._first_zero_ms
+            self._zero_ms = zero_ms
+        self._zero_ms = min(self._zero_ms, zero_ms)
+
+    def common(self, t_ms: float) -> float:
+        """A node time on the one scale that all nodes of this turn share."""
+        return t_ms + self._shift_ms
+
+    def now(self, store_ms: float) -> float:
+        """The store's time on that scale."""
+        return store_ms - (self._zero_ms or 0.0) + self._shift_ms
+
+
+class Story:
+    """Feed it with `see` and `take`; ask it with `due`."""
+
+    def __init__(self, pool: str, after: str = START) -> None:
+        self._pool = pool
+        self._after = position(after)
+        self._place: Place | None = None
+        self._node: str | None = None
+        self._prompt: PromptProgress | None = None
+        # tokens came since the node that has it began
+        self._answering = False
+        self._moved: Moved | None = None
+        self._trouble: str | None = None
+        self._time = NodeTime()
+        self._gauge = Gauge()
+        self._tokens = 0
+        # where reading goes on, and whether the last event was told
+        self.read_to = START
+        self.over = False
+        self._version = 0
+        self._shown: tuple[tuple[object, ...], tuple[object, ...]] | None = None
+        self._state_ms = 0.0
+        self._rate_ms = 0.0
+
+    @property
+    def began(self) -> bool:
+        """Whether anything of the answer's stream was read."""
+        return self.read_to != START
+
+    # -- what comes in ----------------------------------------------------------------------------
+    def trouble(self, reason: str | None) -> None:
+        """The store is out of reach (a sentence), or is back (None)."""
+        self._trouble = reason
+
+    def see(self, place: Place | None) -> None:
+        if place is None:
+            return
+        self._place = place
+        node = place.node.id if place.node else None
+        another = node is not None and self._node is not None and node != self._node
+        if place.state == "queued" or another:
+            self._prompt, self._answering = None, False
+        self._node = node or self._node
+
+    def take(self, entries: Sequence[Entry]) -> list[Told]:
+        """The entries' events, those up to `after` left out.
+
+        Pieces of one channel that were read together are told as one. A stream's last event is
+        told even if it is not new: a watcher always gets one.
+        """
+        told: list[Told] = []
+        joined: list[Entry] = []
+        for entry in entries:
+            self.read_to = entry.id
+            new = position(entry.id) > self._after
+            if entry.kind == "delta":
+                self._count(entry)
+                if joined and joined[0].data["channel"] != entry.data["channel"]:
+                    told.append(self._piece(joined))
+                    joined = []
+                if new:
+                    joined.append(entry)
+            elif entry.kind == "reading":
+                self._read_prompt(entry)
+            if entry.is_last:
+                self.over = True
+                break
+        if joined:
+            told.append(self._piece(joined))
+        if self.over:
+            told.append((self.read_to, last_event(entries)))
+        return told
+
+    def _count(self, entry: Entry) -> None:
+        data = entry.data
+        self._time.see(entry, data["t_ms"])
+        self._tokens += data["n"]
+        for t_ms, n in data.get("steps") or [[data["t_ms"], data["n"]]]:
+            self._gauge.add(self._time.common(t_ms), n)
+        self._answering = True
+
+    def _piece(self, entries: Sequence[Entry]) -> Told:
+        last = entries[-1].data
+        since_first = self._time.common(last["t_ms"]) - (self._gauge.first_ms or 0.0)
+        piece = Delta(
+            text="".join(entry.data["text"] for entry in entries),
+            channel=last["channel"],
+            n=sum(entry.data["n"] for entry in entries),
+            t_ms=round(max(0.0, since_first), 3),
+        )
+        return entries[-1].id, piece
+
+    def _read_prompt(self, entry: Entry) -> None:
+        data = entry.data
+        if self._answering:
+            self._time.moved()
+            self._moved = Moved(self._tokens, bool(data.get("exact")))
+            self._answering = False
+        self._prompt = PromptProgress(data["done"], data["total"], data["cached"])
+
+    # -- what goes out ----------------------------------------------------------------------------
+    def due(self, store_ms: float) -> Iterable[Event]:
+        """The state if it is new or old enough, and the rate if it is time for one."""
+        state = self._state(store_ms)
+        if state is not None:
+            yield state
+        if self._tokens and store_ms - self._rate_ms >= RATE_EVERY_MS:
+            # counted from the plan, not from now, so that a late loop does not slow the rate down
+            late = store_ms - self._rate_ms >= 2 * RATE_EVERY_MS
+            self._rate_ms = store_ms if late else self._rate_ms + RATE_EVERY_MS
+            live = self._gauge.live(self._time.now(store_ms))
+            yield Rate(None if live is None else round(live, 2), self._tokens)
+
+    def next_in(self, store_ms: float) -> float:
+        """Milliseconds until something is due by the clock alone."""
+        if self._tokens:
+            return min(RATE_EVERY_MS, max(0.0, self._rate_ms + RATE_EVERY_MS - store_ms))
+        return min(SLOW_STATE_MS, max(0.0, self._state_ms + STATE_EVERY_MS - store_ms))
+
+    def _phase(self) -> Phase | None:
+        place = self._place
+        if place is not None and place.state == "queued":
+            return "lost" if place.returned or self._tokens else "waiting"
+        if place is not None and place.ending:
+            return "ending"
+        if self._answering:
+            return "answering"
+        if self._prompt is not None:
+            return "reading"
+        if place is None or place.state == "ended":
+            return None
+        return "allocating"
+
+    def _reason(self, phase: Phase) -> str | None:
+        return self._trouble or {"lost": _RETURNED, "ending": _ENDING}.get(phase)
+
+    def _state(self, store_ms: float) -> State | None:
+        phase = self._phase()
+        if phase is None:
+            return None
+        place = self._place
+        shown = (self._at_once(phase, place), _slowly(place))
+        age_ms = store_ms - self._state_ms
+        same = self._shown is not None and shown[0] == self._shown[0]
+        if same and age_ms < (SLOW_STATE_MS if shown != self._shown else STATE_EVERY_MS):
+            return None
+        self._shown, self._state_ms = shown, store_ms
+        # the store's clock makes versions grow over reconnects and replicas
+        self._version = max(self._version + 1, int(store_ms))
+        node = place.node if place else None
+        return State(
+            version=self._version,
+            phase=phase,
+            rank=place.rank if place else None,
+            waiting=place.waiting if place else 0,
+            behind_own=place.behind_own if place else 0,
+            eta=place.eta_seconds if place else None,
+            pool=self._pool,
+            node=NodeShown(node.name, node.hardware) if node else None,
+            slice_left_seconds=place.slice_left_seconds if place else None,
+            prompt=self._prompt,
+            moved=self._moved,
+            reason=self._reason(phase),
+        )
+
+    def _at_once(self, phase: Phase, place: Place | None) -> tuple[Any, ...]:
+        """What is told in the moment it changes."""
+        known = (
+            (place.rank, place.behind_own, place.node, place.slice_left_seconds is None)
+            if place
+            else ()
+        )
+        return phase, self._prompt, self._moved, self._reason(phase), *known
+
+
+def _slowly(place: Place | None) -> tuple[Any, ...]:
+    if place is None:
+        return ()
+    eta = place.eta_seconds
+    return place.waiting, eta and (round(eta[0]), round(eta[1]))
+
+
+def last_event(entries: Sequence[Entry]) -> Event:
+    """The event of a stream's last entry."""
+    last = next(entry for entry in entries if entry.is_last)
+    return done_from(last.data) if last.kind == "done" else failed_from(last.data)
+
+
+def position(text: str) -> tuple[int, int]:
+    """A stream position as numbers. Raises ValueError for anything else."""
+    ms, _, n = text.partition("-")
+    return int(ms), int(n)
