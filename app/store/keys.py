@@ -4,32 +4,52 @@ All keys of a pool share the hash tag `{p:<pool>}`, so that they lie in one slot
 scripts get that prefix as KEYS[1] and build the rest as in this table:
 
     key (after the prefix)  type    content                                        lifetime
-    w:<lane>                zset    waiting tickets; score: sequence number        with the ticket
-    t:<ticket>              hash    seat, tier, lane, seq, state, node, fence,     10 min after its end
-                                    granted_at, slice_until, idle_until, reason
+    w:<lane>                zset    waiting tickets; score: sequence number; lanes with the ticket
+                                    r (returned), priority, browser, api
+    t:<ticket>              hash    seat, tier, lane, seq, state waiting |         10 min after its end
+                                    granted | ended, hold, grace (ms), opened_at, claimed_at,
+                                    node, fence, generation (running), granted_at,
+                                    slice_until, ending (why the lease will end
+                                    after this answer), reason (why it ended)
     j:<ticket>              list    generations of this ticket not yet assigned    with the ticket
     seat                    hash    seat -> live ticket                            with the ticket
-    seen                    zset    ticket -> "must be watched before" (ms)        with the ticket
-    n:<node>                hash    boot, info (JSON), state idle | leased | stop, until it leaves
-                                    ticket, fence, generation, reported
+    seen                    zset    ticket waiting or with a running answer        with that state
+                                    -> "must be watched before" (ms)
+    leases                  zset    granted ticket, not ending -> slice end (ms)   with the lease
+    ending                  zset    ticket whose lease ends after the running      with the lease
+                                    answer -> when that is called off (ms; inf:
+                                    it has been)
+    rest                    zset    ticket whose lease rests -> idle limit (ms)    with that state
+    pass                    hash    tier -> virtual time; "now" (stride scheduler) for ever
+    n:<node>                hash    boot, info (JSON), state idle | leased | stop  until it leaves
+                                    (must first say that nothing runs), ticket,
+                                    generation, fence (of the last assignment),
+                                    taken (last fence fetched), done (last fence
+                                    finished), stop_since
     nodes                   zset    node -> heartbeat deadline (ms)                with the node
     idle                    zset    node -> idle since (ms)                        with the state
+    cancelled               zset    node that was told to stop -> when it is given until it stops
+                                    up on (ms)
     inbox:<node>            list    doorbell of the node: "job", "cancel"          60 s
-    g:<generation>          hash    state queued | assigned | ended, ticket, seat, stream_keep_seconds
-                                    hold, payload, fence, node, queued_at,         after its end
-                                    assigned_at, cancel, ended_at
+    g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
+                                    seat, hold, payload, fence (0: nobody may append),   after its end
+                                    node, queued_at, assigned_at, cancel, ended_at
     s:<generation>          stream  its events: fields k (kind) and d (JSON)       as g:
     ended                   stream  ended generations that SQL has not taken yet   until taken
     turns                   list    durations of the last 20 leases (ms)           for ever, bounded
     card                    string  the model card that the nodes published        until replaced
-    seq, fence, tick, hold  string  counters; last run of a script; reaper's hold  for ever
+    seq, fence              string  counters                                       for ever
+    tick, hold              string  last run of a script; when the last outage was for ever
+                                    noticed (ms)
+    clock                   string  offset of the clock (ms); tests only           -
     bell                    channel the line changed
     bell:<generation>       channel the generation's stream or state changed
 
 Keys outside the pools:
 
     baton:pools             set     names of all pools that ever had a node
-    baton:{s:<seat>}        string  pool of the seat's live ticket; expires by itself
+    baton:{s:<seat>}        string  pool that the seat chose last; counts only while a ticket of
+                                    the seat stands there; expires by itself
 """
 
 from __future__ import annotations
@@ -44,6 +64,10 @@ def pool_prefix(pool: str) -> str:
 
 def seat_claim(seat: str) -> str:
     return f"baton:{{s:{seat}}}"
+
+
+def seats(pool: str) -> str:
+    return f"{pool_prefix(pool)}seat"
 
 
 def generation_hash(pool: str, generation: str) -> str:

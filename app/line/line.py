@@ -1,0 +1,191 @@
+"""The line, seen from the web side: join, watch, call off, leave.
+
+Every method is one atomic script in the store (`scripts/<name>.lua`), so replicas need not know of
+each other, and a call whose outcome is unknown may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from app.errors import (
+    InvalidRequestError,
+    LineFullError,
+    PoolEmptyError,
+    SeatElsewhereError,
+    StoreUnavailableError,
+    TooManyQuestionsError,
+)
+from app.line import eta, operations, replies
+from app.line.types import CancelReason, Job, Place, PoolView, SeatView, Tier
+from app.settings import Settings
+from app.store import keys
+from app.store.client import Arg, Reply, Store
+from app.store.scripts import Script
+
+logger = logging.getLogger(__name__)
+
+# A program that is cut off from its replica has no page to come back with: a shorter grace.
+_API_GRACE_SECONDS = 15.0
+# A seat's claim over all pools: its lifetime, how often watching renews it, and how long it stands
+# although no ticket is seen behind it (the join may be on its way).
+_CLAIM_SECONDS = 7200
+_CLAIM_RENEW_SECONDS = 1800
+_CLAIM_SETTLE_SECONDS = 10
+# Most questions one script call looks up.
+MOST_PLACES = 500
+
+
+class Line:
+    """All pools' lines. Holds no state of its own: any replica answers for any seat."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._limits = operations.limits_of(settings)
+
+    async def _run(self, script: Script, pool: str, *args: Arg) -> Reply:
+        return await self._store.run(script, [keys.pool_prefix(pool)], [self._limits, *args])
+
+    async def submit(self, pool: str, seat: str, job: Job, *, tier: Tier) -> Place:
+        """Put a question into the line, or straight onto the lease that its seat holds.
+
+        The same generation again changes nothing and returns its place. Raises LineFullError,
+        PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, and InvalidRequestError when the
+        generation's id belongs to another seat.
+        """
+        await self._claim(pool, seat)
+        grace_seconds = self._settings.reconnect_grace_seconds
+        if tier == "api":
+            grace_seconds = min(grace_seconds, _API_GRACE_SECONDS)
+        reply = await self._run(
+            operations.SUBMIT,
+            pool,
+            job.generation,
+            seat,
+            tier,
+            int(job.hold),
+            job.payload,
+            round(grace_seconds * 1000),
+            self._settings.max_waiting,
+            self._settings.max_questions_per_seat,
+        )
+        match reply[0]:
+            case b"ok":
+                return replies.place(replies.shared(reply[1]), reply[2])
+            case b"full":
+                raise LineFullError(retry_after_seconds=_retry_after(replies.shared(reply[1])))
+            case b"questions":
+                raise TooManyQuestionsError
+            case b"foreign":
+                raise InvalidRequestError("This id already belongs to somebody else's question.")
+            case _:
+                raise PoolEmptyError(retry_after_seconds=30)
+
+    async def _claim(self, pool: str, seat: str) -> None:
+        """Make this pool the seat's only one; raises SeatElsewhereError when it has a place in another.
+
+        A claim outlives its ticket (both cannot end in one step: they lie in different slots), so
+        one that names another pool counts only if a ticket stands behind it there.
+        """
+        holder = await self._claim_once(pool, seat, stale="")
+        if holder != pool and await self._ticket(holder, seat) is None:
+            holder = await self._claim_once(pool, seat, stale=holder)
+        if holder != pool:
+            raise SeatElsewhereError(
+                f"You already have a place in the line of {holder}. Leave it first."
+            )
+
+    async def _claim_once(self, pool: str, seat: str, *, stale: str) -> str:
+        holder: bytes = await self._store.run(
+            operations.CLAIM,
+            [keys.seat_claim(seat)],
+            [pool, _CLAIM_SECONDS * 1000, stale, _CLAIM_SETTLE_SECONDS * 1000],
+        )
+        return holder.decode()
+
+    async def _ticket(self, pool: str, seat: str) -> bytes | None:
+        return await self._store.command("HGET", keys.seats(pool), seat)
+
+    async def places(
+        self, pool: str, generations: Sequence[str], *, watched: bool
+    ) -> dict[str, Place]:
+        """Where these questions stand; unknown ones are left out.
+
+        `watched`: somebody looks at them now, so their seats keep their places for another grace.
+        """
+        found: dict[str, Place] = {}
+        for start in range(0, len(generations), MOST_PLACES):
+            some = generations[start : start + MOST_PLACES]
+            shared, seats, *rows = await self._run(
+                operations.PLACES, pool, int(watched), _CLAIM_RENEW_SECONDS * 1000, *some
+            )
+            common = replies.shared(shared)
+            for row in rows:
+                place = replies.place(common, row)
+                found[place.generation] = place
+            for seat in seats:
+                await self._claim_once(pool, seat.decode(), stale="")
+        return found
+
+    async def cancel(self, pool: str, generation: str, reason: CancelReason) -> None:
+        """Call a question off. Waiting: it ends here (failed, code "left"). On a node: the node is
+        told and writes the last event. Ended or unknown: nothing happens."""
+        await self._run(operations.CANCEL, pool, generation, reason)
+
+    async def leave(self, seat: str) -> None:
+        """Give up the seat's place or lease, with all its unanswered questions, in whatever pool."""
+        for pool in await self._pool_names():
+            await self._run(operations.LEAVE, pool, seat)
+
+    async def seat(self, seat: str) -> SeatView:
+        """What a seat has, in the pool that it has claimed."""
+        claim: bytes | None = await self._store.command("GET", keys.seat_claim(seat))
+        if claim is None:
+            return SeatView(state="none")
+        pool = claim.decode()
+        return replies.seat_view(pool, await self._run(operations.SEAT, pool, seat))
+
+    async def pools(self) -> list[PoolView]:
+        """All pools that ever had a node, by name."""
+        views: list[PoolView] = []
+        for pool in await self._pool_names():
+            nodes, idle, waiting = await self._run(operations.VIEW, pool)
+            views.append(PoolView(name=pool, nodes=nodes, idle_nodes=idle, waiting=waiting))
+        return views
+
+    async def _pool_names(self) -> list[str]:
+        names: list[bytes] = await self._store.command("SMEMBERS", keys.POOLS)
+        return sorted(name.decode() for name in names)
+
+    async def card(self, pool: str) -> bytes | None:
+        """The model card that the pool's nodes published; None for an unknown pool."""
+        return await self._store.command("GET", keys.model_card(pool))
+
+    async def pump(self, pool: str) -> None:
+        """Let time take effect in one pool: reap what is overdue, grant what is free."""
+        await self._run(operations.PUMP, pool)
+
+    async def run_pump(self) -> None:
+        """Pump all pools about once a second, for ever; an outage of the store is waited out."""
+        while True:
+            try:
+                for pool in await self._pool_names():
+                    await self.pump(pool)
+            except (StoreUnavailableError, RedisError) as error:
+                # RedisError: it answers, but not yet or no longer as a primary (loading, read-only)
+                logger.warning("the line's pump could not run: %s", error)
+            # jittered, so that replicas spread over the second
+            await asyncio.sleep(random.uniform(0.7, 1.3))
+
+
+def _retry_after(shared: replies.Shared) -> int | None:
+    """Seconds until the next place is likely to be free; None while nothing is measured."""
+    wait = eta.wait_seconds(shared.turns_ms, 1, shared.nodes)
+    return None if wait is None else max(1, math.ceil(wait[1] / shared.nodes))

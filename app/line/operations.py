@@ -1,0 +1,41 @@
+"""The line's atomic operations: one Lua file each, in `scripts/`, behind the shared preludes."""
+
+from __future__ import annotations
+
+import orjson
+
+from app.settings import Settings
+from app.store.scripts import load_script
+
+_PRELUDES = (("app.store", "generation"), ("app.line", "_tickets"), ("app.line", "_pump"))
+_PLACES = (*_PRELUDES, ("app.line", "_places"))
+
+SUBMIT = load_script("app.line", "submit", preludes=_PLACES)
+PLACES = load_script("app.line", "places", preludes=_PLACES)
+CANCEL = load_script("app.line", "cancel", preludes=_PRELUDES)
+LEAVE = load_script("app.line", "leave", preludes=_PRELUDES)
+SEAT = load_script("app.line", "seat", preludes=_PRELUDES)
+VIEW = load_script("app.line", "view", preludes=_PRELUDES)
+PUMP = load_script("app.line", "pump", preludes=_PRELUDES)
+CLAIM = load_script("app.line", "claim")
+REGISTER = load_script("app.line", "register", preludes=_PRELUDES)
+HEARTBEAT = load_script("app.line", "heartbeat", preludes=_PRELUDES)
+TAKE = load_script("app.line", "take", preludes=_PRELUDES)
+FINISHED = load_script("app.line", "finished", preludes=_PRELUDES)
+DEPART = load_script("app.line", "depart", preludes=_PRELUDES)
+
+# A node that was told to stop and does not, for this many times the dead time, is given up on.
+_STOP_FACTOR = 2
+
+
+def limits_of(settings: Settings) -> bytes:
+    """ARGV[1] of every operation: durations in whole milliseconds, as JSON."""
+    seconds = {
+        "slice": settings.slice_seconds,
+        "idle": settings.idle_limit_seconds,
+        "grace": settings.reconnect_grace_seconds,
+        "cap": settings.answer_cap_seconds,
+        "dead": settings.node_dead_seconds,
+        "stop": _STOP_FACTOR * settings.node_dead_seconds,
+    }
+    return orjson.dumps({name: round(1000 * value) for name, value in seconds.items()})

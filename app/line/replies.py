@@ -1,0 +1,79 @@
+"""From what the line's scripts return to the types that cross its door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import orjson
+
+from app.line import eta
+from app.line.types import NodePublic, Place, SeatView, TurnState
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all places of one reply have in common."""
+
+    nodes: int
+    # lane -> tickets waiting there
+    waiting: Mapping[str, int]
+    # durations of the last leases
+    turns_ms: Sequence[int]
+
+
+def shared(row: Sequence[bytes]) -> Shared:
+    """From `shared()` of `scripts/_places.lua`."""
+    nodes, returned, priority, browser, api, *turns = (int(value) for value in row)
+    waiting = {"r": returned, "priority": priority, "browser": browser, "api": api}
+    return Shared(nodes=nodes, waiting=waiting, turns_ms=turns)
+
+
+def place(common: Shared, row: Sequence[bytes]) -> Place:
+    """From `place()` of `scripts/_places.lua`."""
+    generation, state, ticket, lane, rank, behind, node, info, slice_left, ending, queued = (
+        value.decode() for value in row
+    )
+    ahead = eta.position(lane, int(rank), common.waiting) if rank else 0
+    return Place(
+        generation=generation,
+        state=cast(TurnState, state),
+        ticket=ticket,
+        rank=int(rank) if rank else None,
+        waiting=common.waiting.get(lane, 0),
+        behind_own=int(behind),
+        eta_seconds=eta.wait_seconds(common.turns_ms, ahead, common.nodes) if rank else None,
+        node=node_public(node, info),
+        slice_left_seconds=_seconds(slice_left),
+        ending=ending != "",
+        returned=rank != "" and lane == "r",
+        queued_ms=float(queued),
+    )
+
+
+def seat_view(pool: str, row: Sequence[bytes]) -> SeatView:
+    """From `scripts/seat.lua`."""
+    if not row:
+        return SeatView(state="none")
+    state, generation, node, info, slice_left, idle_left = (value.decode() for value in row)
+    return SeatView(
+        state="holding" if state == "holding" else "busy" if state == "busy" else "waiting",
+        pool=pool,
+        generation=generation or None,
+        node=node_public(node, info),
+        slice_left_seconds=_seconds(slice_left),
+        idle_left_seconds=_seconds(idle_left),
+    )
+
+
+def node_public(node: str, info: str) -> NodePublic | None:
+    """None without a node, or when it has left since."""
+    if not node or not info:
+        return None
+    known = orjson.loads(info)
+    return NodePublic(id=node, name=known["name"], hardware=known["hardware"])
+
+
+def _seconds(ms: str) -> float | None:
+    return int(ms) / 1000 if ms else None

@@ -1,0 +1,127 @@
+-- Shared by the line's operations: what time alone brings about (reaping), and grants.
+-- Runs behind _tickets.lua. Every loop is bounded: what is left over waits for the next call, and
+-- some replica or node calls at least every second.
+
+local BATCH = 100
+-- A gap this long between two runs means that the store was away, not that people were.
+local OUTAGE_MS = 5000
+local TIERS = {'priority', 'browser', 'api'}
+-- Stride scheduling: 60 / weight, weights 6 : 3 : 2. Whom the operator put ahead gets most; a
+-- person at a screen goes a little before a program, which waits more easily. A weight is a share,
+-- never a right of way: each tier with somebody in it gets at least 2 grants of 11.
+local STRIDE = {priority = 10, browser = 20, api = 30}
+
+local function due(index)
+  return redis.call('ZRANGEBYSCORE', p .. index, '-inf', int(now), 'LIMIT', 0, BATCH)
+end
+
+local function waiting_total()
+  local sum = redis.call('ZCARD', p .. 'w:r')
+  for _, tier in ipairs(TIERS) do sum = sum + redis.call('ZCARD', p .. 'w:' .. tier) end
+  return sum
+end
+
+-- The lane whose turn it is; false when nobody waits.
+local function pick_lane()
+  if redis.call('ZCARD', p .. 'w:r') > 0 then return 'r' end
+  local best, best_pass = false, nil
+  for _, tier in ipairs(TIERS) do
+    if redis.call('ZCARD', p .. 'w:' .. tier) > 0 then
+      local pass = tonumber(field(p .. 'pass', tier)) or 0
+      if not best or pass < best_pass then best, best_pass = tier, pass end
+    end
+  end
+  if best then
+    redis.call('HSET', p .. 'pass', 'now', int(best_pass), best, int(best_pass + STRIDE[best]))
+  end
+  return best
+end
+
+local function begin_lease(ticket, node, gen)
+  local slice_until = int(now + limits.slice)
+  redis.call('HSET', p .. 't:' .. ticket, 'state', 'granted', 'node', node, 'granted_at', int(now),
+    'slice_until', slice_until, 'ending', '')
+  redis.call('ZREM', p .. 'idle', node)
+  redis.call('ZADD', p .. 'leases', slice_until, ticket)
+  assign(ticket, node, gen)
+end
+
+local function grant()
+  for _ = 1, BATCH do
+    local node = redis.call('ZRANGE', p .. 'idle', 0, 0)[1]
+    if not node then return end
+    if tonumber(redis.call('ZSCORE', p .. 'nodes', node) or '0') <= now then
+      hold_back(node) -- silent (right after an outage): nobody is sent there
+    else
+      local lane = pick_lane()
+      if not lane then return end
+      local ticket = redis.call('ZPOPMIN', p .. 'w:' .. lane)[1]
+      local gen = next_job(ticket)
+      if gen then begin_lease(ticket, node, gen) else close_ticket(ticket, 'left') end
+    end
+  end
+end
+
+-- n waiters end at most n leases, oldest first; an answer may finish within the cap. When waiters
+-- go away again, the leases marked last go on.
+local function end_slices()
+  local want, marked = waiting_total(), redis.call('ZCARD', p .. 'ending')
+  for _ = 1, BATCH do
+    if marked <= want then break end
+    local ticket = redis.call('ZREVRANGEBYSCORE', p .. 'ending', '(+inf', '-inf', 'LIMIT', 0, 1)[1]
+    if not ticket then break end
+    redis.call('ZREM', p .. 'ending', ticket)
+    redis.call('ZADD', p .. 'leases', field(p .. 't:' .. ticket, 'slice_until'), ticket)
+    redis.call('HSET', p .. 't:' .. ticket, 'ending', '')
+    marked, changed = marked - 1, true
+  end
+  for _ = 1, BATCH do
+    if marked >= want then break end
+    local ticket =
+      redis.call('ZRANGEBYSCORE', p .. 'leases', '-inf', int(now), 'LIMIT', 0, 1)[1]
+    if not ticket then break end
+    if field(p .. 't:' .. ticket, 'generation') == '' then
+      end_lease(ticket, 'slice_ended')
+      want = want - 1
+    else
+      mark_ending(ticket, 'slice_ended', int(now + limits.cap))
+      marked = marked + 1
+    end
+  end
+  for _, ticket in ipairs(due('ending')) do
+    redis.call('ZADD', p .. 'ending', '+inf', ticket)
+    if stop_running(ticket, 'slice_ended') then settle(field(p .. 't:' .. ticket, 'node')) end
+  end
+  grant()
+end
+
+local function reap_unseen()
+  for _, ticket in ipairs(due('seen')) do
+    fail_jobs(ticket, 'away')
+    if field(p .. 't:' .. ticket, 'state') == 'waiting' then
+      close_ticket(ticket, 'away')
+    else
+      redis.call('ZREM', p .. 'seen', ticket)
+      dismiss(ticket, 'away', 'gone')
+    end
+  end
+end
+
+local function pump()
+  local tick = tonumber(redis.call('GET', p .. 'tick') or int(now))
+  if now - tick > OUTAGE_MS then redis.call('SET', p .. 'hold', int(now)) end
+  redis.call('SET', p .. 'tick', int(now))
+  local held = tonumber(redis.call('GET', p .. 'hold') or '') or -math.huge
+  -- nodes report every second, so they get a shorter grace than people
+  if now >= held + 2 * limits.dead then
+    for _, node in ipairs(due('nodes')) do lose_node(node) end
+    for _, node in ipairs(due('cancelled')) do give_up_on(node) end
+  end
+  if now >= held + limits.grace then
+    reap_unseen()
+    for _, ticket in ipairs(due('rest')) do end_lease(ticket, 'idle') end
+  end
+  grant()
+  if now >= held + 2 * limits.dead then end_slices() end
+  if changed then redis.call('PUBLISH', p .. 'bell', '') end
+end

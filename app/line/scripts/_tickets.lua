@@ -1,0 +1,258 @@
+-- Shared by the line's operations: tickets, leases, nodes and how each of them ends.
+-- Runs behind app/store/scripts/generation.lua. ARGV[1] is always the limits as JSON (milliseconds):
+-- slice, idle, grace, cap, dead, stop. Key table: app/store/keys.py.
+
+local limits = cjson.decode(ARGV[1])
+local now = now_ms()
+-- set when somebody else's place changed; pump() then rings the line's bell once
+local changed = false
+
+-- Texts for people when the line itself ends a question: code -> {sentence, trying again helps}.
+local ENDINGS = {
+  left = {'You left the line before this question was answered.', false},
+  away = {'Nobody was watching any more, so this question left the line. Ask again to rejoin.', true},
+  gone = {'Nobody was watching any more, so the answer was not started.', true},
+  slice_ended = {'Your time on the node was over before this answer began. Ask again to rejoin.', true},
+  removed = {'An administrator took this question out of the line.', false},
+  node_lost = {'The node that was answering has failed. What was written is kept; ask again to go on.', true},
+  node_error = {'The node stopped without finishing this answer. Ask again to go on.', true},
+}
+-- why a question was called off -> what its asker reads when no node had begun on it
+local CALLED_OFF = {stopped = 'left', gone = 'gone', slice_ended = 'slice_ended', admin = 'removed'}
+
+local function field(key, name)
+  return redis.call('HGET', key, name) or ''
+end
+
+local function fail(gen, code)
+  local ending = ENDINGS[code]
+  return end_generation(gen, 'failed',
+    cjson.encode({code = code, message = ending[1], retry = ending[2]}))
+end
+
+-- Larger than every fence before it, even when the store lost its memory or its clock went back:
+-- the key keeps the last fence and is raised to whatever a node reports.
+local function new_fence()
+  local last = tonumber(redis.call('GET', p .. 'fence') or '0')
+  local fence = int(math.max(last, now_us() - 1) + 1)
+  redis.call('SET', p .. 'fence', fence)
+  return fence
+end
+
+-- The list is only a doorbell: what to do stands in the node's hash, so a few entries are enough.
+local function knock(node, word)
+  local key = p .. 'inbox:' .. node
+  redis.call('RPUSH', key, word)
+  redis.call('LTRIM', key, -4, -1)
+  redis.call('PEXPIRE', key, 60000)
+end
+
+-- Put a ticket at the tail of a lane.
+local function stand(ticket, lane)
+  local key = p .. 'w:' .. lane
+  if lane ~= 'r' and redis.call('ZCARD', key) == 0 then
+    -- a tier that was empty earns no credit for that time
+    local at = tonumber(field(p .. 'pass', 'now')) or 0
+    local own = tonumber(field(p .. 'pass', lane)) or 0
+    if own < at then redis.call('HSET', p .. 'pass', lane, int(at)) end
+  end
+  local seq = redis.call('INCR', p .. 'seq')
+  redis.call('ZADD', key, seq, ticket)
+  redis.call('HSET', p .. 't:' .. ticket, 'lane', lane, 'seq', seq, 'state', 'waiting')
+  local grace = tonumber(field(p .. 't:' .. ticket, 'grace'))
+  -- NX: only watching extends it
+  redis.call('ZADD', p .. 'seen', 'NX', int(now + grace), ticket)
+  changed = true
+end
+
+local function open_ticket(seat, tier, hold, grace)
+  -- time and counter: unique in the pool, also after the store lost its memory
+  local ticket = int(now_us()) .. '-' .. redis.call('INCR', p .. 'seq')
+  redis.call('HSET', p .. 't:' .. ticket, 'seat', seat, 'tier', tier, 'hold', hold, 'grace', grace,
+    'opened_at', int(now), 'claimed_at', int(now))
+  redis.call('HSET', p .. 'seat', seat, ticket)
+  stand(ticket, tier)
+  return ticket
+end
+
+-- End a ticket's life, wherever it stands. Its questions are the caller's business.
+local function close_ticket(ticket, reason)
+  local key = p .. 't:' .. ticket
+  local seat, lane = field(key, 'seat'), field(key, 'lane')
+  redis.call('ZREM', p .. 'w:' .. lane, ticket)
+  for _, index in ipairs({'seen', 'rest', 'leases', 'ending'}) do
+    redis.call('ZREM', p .. index, ticket)
+  end
+  redis.call('DEL', p .. 'j:' .. ticket)
+  redis.call('HSET', key, 'state', 'ended', 'reason', reason, 'node', '', 'generation', '')
+  redis.call('PEXPIRE', key, 600000)
+  if field(p .. 'seat', seat) == ticket then redis.call('HDEL', p .. 'seat', seat) end
+  changed = true
+end
+
+local function fail_jobs(ticket, code)
+  for _, gen in ipairs(redis.call('LRANGE', p .. 'j:' .. ticket, 0, -1)) do fail(gen, code) end
+  redis.call('DEL', p .. 'j:' .. ticket)
+end
+
+-- The next question of a ticket that still wants an answer; false: none.
+local function next_job(ticket)
+  while true do
+    local gen = redis.call('LPOP', p .. 'j:' .. ticket)
+    if not gen then return false end
+    if field(p .. 'g:' .. gen, 'state') == 'queued' then return gen end
+  end
+end
+
+local function free_node(node)
+  redis.call('HSET', p .. 'n:' .. node, 'state', 'idle', 'ticket', '', 'generation', '')
+  redis.call('ZREM', p .. 'cancelled', node)
+  redis.call('ZADD', p .. 'idle', int(now), node)
+end
+
+-- The node has no lease and must first say that nothing runs on it.
+local function hold_back(node)
+  redis.call('HSET', p .. 'n:' .. node, 'state', 'stop', 'ticket', '', 'generation', '',
+    'stop_since', int(now))
+  redis.call('ZREM', p .. 'cancelled', node)
+  redis.call('ZREM', p .. 'idle', node)
+end
+
+-- Give one question to the node of the ticket's lease. Every assignment has its own fence.
+local function assign(ticket, node, gen)
+  local fence = new_fence()
+  redis.call('HSET', p .. 'n:' .. node, 'state', 'leased', 'ticket', ticket, 'fence', fence,
+    'generation', gen)
+  redis.call('HSET', p .. 't:' .. ticket, 'generation', gen, 'fence', fence)
+  redis.call('HSET', p .. 'g:' .. gen, 'state', 'assigned', 'node', node, 'fence', fence,
+    'assigned_at', int(now))
+  redis.call('ZREM', p .. 'rest', ticket)
+  local grace = tonumber(field(p .. 't:' .. ticket, 'grace'))
+  redis.call('ZADD', p .. 'seen', 'NX', int(now + grace), ticket)
+  changed = true
+  knock(node, 'job')
+  redis.call('PUBLISH', p .. 'bell:' .. gen, 'assigned')
+end
+
+-- End a lease on whose node nothing runs. Questions left over go to the tail, as a new ticket.
+local function end_lease(ticket, reason)
+  local key = p .. 't:' .. ticket
+  local node, seat = field(key, 'node'), field(key, 'seat')
+  local jobs = redis.call('LRANGE', p .. 'j:' .. ticket, 0, -1)
+  redis.call('LPUSH', p .. 'turns', int(now - tonumber(field(key, 'granted_at'))))
+  redis.call('LTRIM', p .. 'turns', 0, 19)
+  close_ticket(ticket, reason)
+  free_node(node)
+  if #jobs > 0 then
+    local new = open_ticket(seat, field(key, 'tier'), field(key, 'hold'), field(key, 'grace'))
+    for _, gen in ipairs(jobs) do
+      redis.call('RPUSH', p .. 'j:' .. new, gen)
+      redis.call('HSET', p .. 'g:' .. gen, 'ticket', new)
+    end
+  end
+end
+
+-- Nothing runs on the leased node any more and its question has ended: what comes next?
+local function settle(node)
+  local n = p .. 'n:' .. node
+  local ticket = field(n, 'ticket')
+  local t = p .. 't:' .. ticket
+  redis.call('HSET', n, 'generation', '', 'done', field(n, 'fence'))
+  redis.call('ZREM', p .. 'cancelled', node)
+  redis.call('HSET', t, 'generation', '')
+  local ending = field(t, 'ending')
+  if ending ~= '' then return end_lease(ticket, ending) end
+  local gen = next_job(ticket)
+  if gen then return assign(ticket, node, gen) end
+  if field(t, 'hold') ~= '1' then return end_lease(ticket, 'finished') end
+  redis.call('ZREM', p .. 'seen', ticket)
+  redis.call('ZADD', p .. 'rest', int(now + limits.idle), ticket)
+end
+
+-- The lease will end as soon as its answer has; at: when that answer is called off.
+local function mark_ending(ticket, reason, at)
+  redis.call('HSET', p .. 't:' .. ticket, 'ending', reason)
+  redis.call('ZREM', p .. 'leases', ticket)
+  redis.call('ZADD', p .. 'ending', at, ticket)
+  changed = true
+end
+
+-- Call off what a lease's node runs. True: nothing runs there (it had not fetched the question).
+local function stop_running(ticket, reason)
+  local node, gen = field(p .. 't:' .. ticket, 'node'), field(p .. 't:' .. ticket, 'generation')
+  if gen == '' then return true end
+  local n = p .. 'n:' .. node
+  if field(n, 'taken') ~= field(n, 'fence') then
+    fail(gen, CALLED_OFF[reason])
+    return true
+  end
+  if field(p .. 'g:' .. gen, 'state') == 'assigned' then
+    redis.call('HSETNX', p .. 'g:' .. gen, 'cancel', reason)
+  end
+  redis.call('ZADD', p .. 'cancelled', 'NX', int(now + limits.stop), node)
+  knock(node, 'cancel')
+  redis.call('PUBLISH', p .. 'bell:' .. gen, 'cancel')
+  return false
+end
+
+-- End a lease for the seat's own sake: at once when nothing runs, else after the running answer.
+local function dismiss(ticket, reason, stop_reason)
+  local t = p .. 't:' .. ticket
+  mark_ending(ticket, reason, '+inf')
+  local gen = field(t, 'generation')
+  if not stop_running(ticket, stop_reason) then return end
+  if gen == '' then end_lease(ticket, reason) else settle(field(t, 'node')) end
+end
+
+-- A ticket whose node is lost: to lane r with its open questions, or over.
+local function take_back(ticket)
+  local t = p .. 't:' .. ticket
+  if redis.call('LLEN', p .. 'j:' .. ticket) == 0 then return close_ticket(ticket, 'node_lost') end
+  for _, index in ipairs({'rest', 'leases', 'ending'}) do
+    redis.call('ZREM', p .. index, ticket)
+  end
+  redis.call('HSET', t, 'node', '', 'generation', '', 'fence', '', 'ending', '', 'granted_at', '',
+    'slice_until', '')
+  stand(ticket, 'r')
+end
+
+-- What becomes of a question whose node is lost. Not one token written: nobody needs to notice,
+-- it is asked again elsewhere. Otherwise what was written is kept and the turn fails.
+local function rescue(ticket, gen)
+  local key = p .. 'g:' .. gen
+  if field(key, 'state') ~= 'assigned' then return end
+  local cancel = field(key, 'cancel')
+  if cancel ~= '' then return fail(gen, CALLED_OFF[cancel] or 'left') end
+  local last = redis.call('XREVRANGE', p .. 's:' .. gen, '+', '-', 'COUNT', 1)[1]
+  -- entries are flat pairs {k, kind, d, data}; only "reading" can come before the first token
+  if last and last[2][2] ~= 'reading' then return fail(gen, 'node_lost') end
+  -- fence 0 is nobody's: a node that only seemed dead can append nothing more
+  redis.call('HSET', key, 'state', 'queued', 'node', '', 'fence', '0', 'assigned_at', '')
+  redis.call('LPUSH', p .. 'j:' .. ticket, gen)
+  redis.call('PUBLISH', p .. 'bell:' .. gen, 'queued')
+end
+
+-- A node is dead, restarted or gone: forget it and look after its lease.
+local function lose_node(node)
+  local n = p .. 'n:' .. node
+  local ticket, gen = field(n, 'ticket'), field(n, 'generation')
+  redis.call('DEL', n, p .. 'inbox:' .. node)
+  for _, index in ipairs({'nodes', 'idle', 'cancelled'}) do
+    redis.call('ZREM', p .. index, node)
+  end
+  changed = true
+  if ticket == '' then return end
+  if gen ~= '' then rescue(ticket, gen) end
+  take_back(ticket)
+end
+
+-- A node that reports but does not stop: its question ends, its lease ends, no new one until it
+-- says that nothing runs.
+local function give_up_on(node)
+  local n = p .. 'n:' .. node
+  local ticket, gen = field(n, 'ticket'), field(n, 'generation')
+  hold_back(node)
+  if ticket == '' then return end
+  if gen ~= '' then fail(gen, 'node_error') end
+  take_back(ticket)
+end
