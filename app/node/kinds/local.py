@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 class LocalModel:
     """What the engine loads."""
 
-    # a model file
-    path: str
+    # a GGUF file; "demo": the small model that comes with Baton
+    path: str = "demo"
     # which kernels: "auto" chooses the fastest that this machine has
     level: str = "auto"
     # CPU threads; None: as many as the machine has cores
@@ -93,10 +93,18 @@ class LocalKind:
             raise _unexpected(error) from error
 
     def _load(self) -> Engine:
+        # torch comes in here, and takes seconds
+        from engine.demo_model import demo_model_path
         from engine.engine import Engine
+        from engine.kernels import KERNELS
 
         model = self._model
-        return Engine.load(model.path, level=model.level, threads=model.threads, name=model.name)
+        if model.level not in ("auto", *KERNELS):
+            raise EngineError(
+                f"There is no kernel level {model.level!r}. Choose auto, {', '.join(KERNELS)}."
+            )
+        path = demo_model_path() if model.path == "demo" else model.path
+        return Engine.load(path, level=model.level, threads=model.threads, name=model.name)
 
     def _opened(self) -> Engine:
         if self._engine is None:

@@ -1,0 +1,179 @@
+"""The node's work: takes one assignment after the other and runs each to its end.
+
+Agent.run -> Heart (register, report, obey)        every second, and when the bell says cancel
+          -> _listen (doorbell)                    "job" wakes the work, "cancel" the heart
+          -> _work: take -> Answer.run -> finished
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from app.errors import StoreUnavailableError
+from app.line.nodes import NodeDesk, NodeUnknownError
+from app.line.types import Assignment, NodeInfo
+from app.node.answer import Answer
+from app.node.backoff import Backoff
+from app.node.heart import Heart
+from app.node.kinds.base import NodeKind
+from app.node.post import Post
+from app.relay.writer import RelayWriter
+from app.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# One wait at the doorbell; it only bounds how long a dead connection goes unnoticed.
+BELL_SECONDS = 5.0
+# After this long without news the line is asked all the same.
+LOOK_SECONDS = 5.0
+# The engine's and the store's time after the grace of a shutdown.
+LAST_SECONDS = 2.0
+
+
+class Agent:
+    """One node of one pool. The kind is open; `card` is its model card as bytes."""
+
+    def __init__(
+        self,
+        desk: NodeDesk,
+        writer: RelayWriter,
+        kind: NodeKind,
+        info: NodeInfo,
+        settings: Settings,
+        card: bytes,
+    ) -> None:
+        self._desk = desk
+        self._writer = writer
+        self._kind = kind
+        self._info = info
+        self._settings = settings
+        self._post = Post()
+        self._heart = Heart(desk, self._post, info, card, settings)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take nothing more; the running answer may go on for the grace. Twice: end it now."""
+        answer = self._post.answer
+        if answer is not None:
+            loop = asyncio.get_running_loop()
+            grace = 0 if self._stopping.is_set() else self._settings.shutdown_grace_seconds
+            loop.call_later(grace, answer.stop, "node_stopped")
+            loop.call_later(grace + LAST_SECONDS, answer.drop)
+        self._stopping.set()
+        self._post.news.set()
+
+    async def run(self) -> None:
+        """Serve until `stop`, then leave the line."""
+        async with asyncio.TaskGroup() as group:
+            registering = group.create_task(self._heart.register(), name="register")
+            await _first_of(registering, self._stopping)
+            if not registering.done():
+                registering.cancel()
+                return
+            helpers = [
+                group.create_task(self._heart.beat(), name="heart"),
+                group.create_task(self._heart.watch(), name="lifeline"),
+                group.create_task(self._listen(), name="doorbell"),
+            ]
+            await self._work()
+            for helper in helpers:
+                helper.cancel()
+        await self._leave()
+
+    async def _listen(self) -> None:
+        """What the bell says is looked up in the store; a bell that is lost costs a second."""
+        backoff = Backoff()
+        while True:
+            try:
+                async with asyncio.timeout(BELL_SECONDS + LAST_SECONDS):
+                    word = await self._desk.wait(self._info.id, BELL_SECONDS)
+            except (StoreUnavailableError, TimeoutError):
+                await backoff.wait(unless=self._stopping)
+                continue
+            backoff = Backoff()
+            if word == "job":
+                self._post.news.set()
+            elif word == "cancel":
+                self._heart.beat_now()
+
+    async def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._post.news.clear()
+            if self._post.must_forget:
+                await self._forget()
+            assignment = await self._take()
+            if self._stopping.is_set():
+                return
+            if assignment is None:
+                await self._wait_for_news()
+            elif self._post.accepts(assignment):
+                await self._serve(assignment)
+            else:
+                await self._refuse(assignment)
+
+    async def _take(self) -> Assignment | None:
+        try:
+            return await self._desk.take(self._info.id, self._info.boot)
+        except (StoreUnavailableError, NodeUnknownError):
+            # the heart finds out what is wrong, and rings when there is work again
+            self._heart.beat_now()
+            return None
+
+    async def _wait_for_news(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._post.news.wait()
+        except TimeoutError:
+            return
+
+    async def _serve(self, assignment: Assignment) -> None:
+        if self._post.kept_seat not in (None, assignment.seat):
+            await self._forget()
+        answer = Answer(assignment, self._kind, self._writer, self._settings)
+        self._post.begin(answer, assignment.seat)
+        try:
+            await answer.run()
+        finally:
+            self._post.end()
+        # a node that goes says so by leaving: "finished" would ask for the next job
+        if not self._stopping.is_set():
+            await self._say_finished(answer)
+
+    async def _refuse(self, assignment: Assignment) -> None:
+        """An assignment older than one seen already: a store that lost its last seconds brings it
+        up again. "Finished" ends it as failed, so that nobody waits for it."""
+        log.warning("refused an old fence", generation=assignment.generation)
+        await self._say_finished(assignment)
+        await self._wait_for_news()
+
+    async def _say_finished(self, work: Answer | Assignment) -> None:
+        try:
+            await self._desk.finished(
+                self._info.id, self._info.boot, generation=work.generation, fence=work.fence
+            )
+        except (StoreUnavailableError, NodeUnknownError):
+            # the next report says the same: nothing runs here
+            self._heart.beat_now()
+
+    async def _forget(self) -> None:
+        await self._kind.forget()
+        self._post.kept_seat = None
+        self._post.must_forget = False
+
+    async def _leave(self) -> None:
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                await self._desk.leave(self._info.id, self._info.boot)
+        except (StoreUnavailableError, NodeUnknownError, TimeoutError):
+            log.warning("could not say goodbye; the line will notice", node=self._info.id)
+
+
+async def _first_of(task: asyncio.Task[None], event: asyncio.Event) -> None:
+    """Wait until the task is done or the event is set."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

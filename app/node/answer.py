@@ -1,0 +1,227 @@
+"""One assignment from its bytes to its last entry.
+
+The engine's side and the sending side run side by side, joined by an `Outbox`: the engine never
+waits for the store, and the store sees whole frames. The store may be away for a while; what was
+made is kept and sent when it is back, and the fence decides whether it still counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any, Literal
+
+import structlog
+
+from app.errors import AppError, FencedError, StoreUnavailableError
+from app.line.types import Assignment, CancelReason
+from app.node.backoff import Backoff
+from app.node.kinds.base import NodeKind
+from app.node.outbox import Entry, Outbox
+from app.relay.writer import RelayWriter
+from app.settings import Settings
+from app.work import Work
+from engine.types import (
+    EngineError,
+    Finished,
+    ModelFileError,
+    OutOfMemoryError,
+    PromptTooLongError,
+    Reading,
+    Step,
+)
+
+log = structlog.get_logger(__name__)
+
+# Why an answer ends early: somebody asked, or the node itself cannot go on.
+StopReason = CancelReason | Literal["store_lost", "node_stopped"]
+
+_NODE_FAILED = {
+    "store_lost": "The node lost touch with the line in the middle of this answer. "
+    "What was written is kept; ask again for the rest.",
+    "node_stopped": "The node was shut down in the middle of this answer. "
+    "What was written is kept; ask again for the rest.",
+}
+
+
+class Answer:
+    """Runs one generation. `run` returns when nothing of it runs any more."""
+
+    def __init__(
+        self, assignment: Assignment, kind: NodeKind, writer: RelayWriter, settings: Settings
+    ) -> None:
+        self.generation = assignment.generation
+        self.fence = assignment.fence
+        self._assignment = assignment
+        self._kind = kind
+        self._writer = writer
+        self._cancel = threading.Event()
+        self._outbox = Outbox(settings.frame_ms)
+        self._finished: Finished | None = None
+        self._error: EngineError | None = None
+        # the relay would take no more of it
+        self._refused: AppError | None = None
+        self._reason: str | None = None
+        self._dropped = asyncio.Event()
+
+    def stop(self, reason: str) -> None:
+        """End it early; the first reason counts. The engine looks between two steps."""
+        if self._reason is None:
+            self._reason = reason
+            self._cancel.set()
+            log.info("stopping", generation=self.generation, reason=reason)
+
+    def drop(self) -> None:
+        """It is another node's, or nobody's: stop and write nothing more."""
+        self._dropped.set()
+        self._cancel.set()
+
+    async def run(self) -> None:
+        """Generate, send, write the one last entry. Raises nothing that belongs to the turn."""
+        try:
+            work = Work.from_bytes(self._assignment.payload)
+        except (ValueError, KeyError, TypeError) as error:
+            log.error("unreadable work", generation=self.generation, error=repr(error))
+            self._error = EngineError(
+                "The node could not read this question; web and node are of different versions. "
+                "Ask again once both are updated."
+            )
+        else:
+            await self._generate_and_send(work)
+        if not self._dropped.is_set():
+            await self._end()
+        self._log_end()
+
+    async def _generate_and_send(self, work: Work) -> None:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._generate(work), name=f"engine {self.generation}")
+            both.create_task(self._send(), name=f"relay {self.generation}")
+
+    # -- the engine's side ------------------------------------------------------------------------
+
+    async def _generate(self, work: Work) -> None:
+        try:
+            async with aclosing(self._kind.generate(work, self._cancel)) as events:
+                async for event in events:
+                    self._take_event(event)
+        except EngineError as error:
+            self._error = error
+        finally:
+            self._outbox.close()
+
+    def _take_event(self, event: Reading | Step | Finished) -> None:
+        match event:
+            case Reading():
+                self._outbox.put_reading(event)
+            case Step():
+                self._outbox.put_step(event)
+            case Finished():
+                self._finished = event
+                if event.text:
+                    # held back until now, made by tokens that were counted before
+                    self._outbox.put_step(Step((), event.text, event.timing.total_ms))
+
+    # -- the sending side -------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        while (entries := await self._outbox.take()) is not None:
+            if self._refused is None:
+                await self._append(entries)
+
+    async def _append(self, entries: list[Entry]) -> None:
+        """One append, repeated while the store is away: the writer skips what had arrived."""
+        backoff = Backoff()
+        while not self._dropped.is_set():
+            try:
+                appended = await self._writer.append(self.generation, self.fence, entries)
+            except StoreUnavailableError:
+                await backoff.wait(unless=self._dropped)
+            except FencedError:
+                self.drop()
+            except AppError as error:
+                # the answer reached a bound of the relay
+                self._refused = error
+                self._cancel.set()
+                return
+            else:
+                if appended.cancel is not None:
+                    self.stop(appended.cancel)
+                return
+
+    async def _end(self) -> None:
+        last = self._last_entry()
+        if last is None:
+            return
+        backoff = Backoff()
+        while not self._dropped.is_set():
+            try:
+                await self._writer.end(self.generation, self.fence, *last)
+            except StoreUnavailableError:
+                await backoff.wait(unless=self._dropped)
+            except FencedError:
+                self.drop()
+            else:
+                return
+
+    # -- how it ended -----------------------------------------------------------------------------
+
+    def _last_entry(self) -> tuple[Literal["done", "failed"], dict[str, Any]] | None:
+        """None: nothing was written and the node goes; another one can start afresh."""
+        error = self._refused or self._error
+        if error is not None:
+            return "failed", _failure(error)
+        finished = self._finished
+        if finished is None:
+            return "failed", _failure(EngineError("The engine ended without a result. Ask again."))
+        if finished.finish_reason != "cancelled":
+            return "done", self._done(finished, finished.finish_reason, None)
+        if self._reason == "node_stopped" and not self._outbox.tokens:
+            return None
+        if self._reason in _NODE_FAILED:
+            message = _NODE_FAILED[self._reason]
+            return "failed", {"code": self._reason, "message": message, "retry": True}
+        reason = "length" if self._reason == "slice_ended" else "cancelled"
+        return "done", self._done(finished, reason, self._reason)
+
+    def _done(
+        self, finished: Finished, finish_reason: str, stop_reason: str | None
+    ) -> dict[str, Any]:
+        timing = {"queue_ms": self._assignment.queued_ms, **asdict(finished.timing)}
+        return {
+            "finish_reason": finish_reason,
+            "stop_reason": stop_reason,
+            "usage": asdict(finished.usage),
+            "timing": {name: round(value, 3) for name, value in timing.items()},
+            "tps": asdict(finished.speed),
+            "accepted": asdict(finished.accepted),
+        }
+
+    def _log_end(self) -> None:
+        finished = self._finished
+        log.info(
+            "answer over",
+            generation=self.generation,
+            dropped=self._dropped.is_set(),
+            reason=self._reason,
+            error=type(self._error).__name__ if self._error else None,
+            tokens=self._outbox.tokens,
+            tps=round(finished.speed.average, 1) if finished else None,
+        )
+
+
+def _failure(error: EngineError | AppError) -> dict[str, Any]:
+    """The data of a `failed` entry: the error's own sentence, a code by its class."""
+    match error:
+        case AppError():
+            code, retry = error.code, False
+        case PromptTooLongError():
+            code, retry = "prompt_too_long", False
+        case ModelFileError():
+            code, retry = "model_file", False
+        case OutOfMemoryError():
+            code, retry = "out_of_memory", True
+        case _:
+            code, retry = "engine_error", True
+    return {"code": code, "message": str(error), "retry": retry}

@@ -1,0 +1,134 @@
+"""One node process from its options to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from app.line.nodes import NodeDesk
+from app.line.types import NodeInfo
+from app.node.agent import LAST_SECONDS, Agent
+from app.node.hardware import describe_hardware
+from app.node.kinds import NODE_KINDS, KindOptions
+from app.node.kinds.base import NodeKind
+from app.ops import logs
+from app.process import EXIT_CONFIGURATION, die_with_parent, exit_within
+from app.relay.writer import RelayWriter
+from app.settings import Settings
+from app.store.client import Store
+from app.store.embedded import find_embedded
+from engine.card import card_to_bytes
+from engine.types import EngineError, ModelCard
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What `baton node` was asked to be."""
+
+    kind: str = "local"
+    # None: named after the model
+    pool: str | None = None
+    # public name, one of a kind in its pool; None: the host's, with an id of its own at each start
+    name: str | None = None
+    kinds: KindOptions = field(default_factory=KindOptions)
+
+
+class NoStoreError(Exception):
+    """`str(error)` says what to do."""
+
+
+def run_node(options: NodeOptions, settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code. Faults of the set-up are one sentence."""
+    die_with_parent()
+    logs.configure(settings)
+    try:
+        asyncio.run(_serve(options, settings))
+    except (EngineError, NoStoreError) as error:
+        return _refuse(error)
+    return 0
+
+
+def _refuse(error: Exception) -> int:
+    print(f"baton node: {error}", file=sys.stderr, flush=True)  # noqa: T201 for the terminal
+    return EXIT_CONFIGURATION
+
+
+async def _serve(options: NodeOptions, settings: Settings) -> None:
+    url = settings.redis_url or find_embedded(settings.data_folder)
+    if url is None:
+        raise NoStoreError(
+            f"There is no store in {settings.data_folder}. Start `baton serve` on this machine first, "
+            "or name a Redis or Valkey with --redis-url."
+        )
+    kind = NODE_KINDS[options.kind](options.kinds)
+    card = await _open(kind)
+    if card is None:
+        return
+    pool = options.pool or _slug(card.name)
+    info = _info(options, card)
+    log.info(
+        "node",
+        node=info.id, pool=pool, kind=info.kind, model=card.name, hardware=info.hardware,
+        context_tokens=card.context_tokens, numerics=card.numerics,
+    )  # fmt: skip
+    async with Store.connect(url) as store:
+        desk, writer = NodeDesk(store, pool, settings), RelayWriter(store, pool)
+        agent = Agent(desk, writer, kind, info, settings, card_to_bytes(card))
+
+        def stop() -> None:
+            agent.stop()
+            exit_within(settings.shutdown_grace_seconds + 3 * LAST_SECONDS, 1)
+
+        _on_signals(stop)
+        await agent.run()
+    await kind.close()
+
+
+async def _open(kind: NodeKind) -> ModelCard | None:
+    """Load; None when told to stop meanwhile. Raises EngineError."""
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        stopped.set()
+        # loading cannot be interrupted, and nobody knows of this node yet
+        exit_within(0.5, 0)
+
+    _on_signals(stop)
+    card = await kind.open()
+    return None if stopped.is_set() else card
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, stop)
+
+
+def _info(options: NodeOptions, card: ModelCard) -> NodeInfo:
+    name = options.name or socket.gethostname().partition(".")[0] or "node"
+    # With a given name a restarted node takes its own place again at once. Without one it cannot
+    # know whether its neighbour has the same, so it comes as a new one.
+    own = "" if options.name else f"-{secrets.token_hex(3)}"
+    return NodeInfo(
+        id=_slug(name) + own,
+        boot=secrets.token_hex(8),
+        name=name,
+        hardware=describe_hardware(),
+        kind=options.kind,
+        numerics=card.numerics,
+    )
+
+
+def _slug(name: str) -> str:
+    """Letters, digits, dots and dashes only: ids stand in keys and in addresses."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:64] or "node"
