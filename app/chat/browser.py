@@ -40,12 +40,12 @@ class SettingsIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    system: str | None = Field(None, max_length=MAX_SYSTEM_CHARACTERS)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=1_000_000)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
-    max_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    system: str | None = Field(default=None, max_length=MAX_SYSTEM_CHARACTERS)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=1_000_000)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    max_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
 
     def for_answer(self) -> AnswerSettings:
         return AnswerSettings(
@@ -64,7 +64,7 @@ class QuestionIn(BaseModel):
     id: Id
     conversation_id: Id | None = None
     question: str = Field(min_length=1, max_length=MAX_QUESTION_CHARACTERS, pattern=r"\S")
-    pool: str | None = Field(None, max_length=200)
+    pool: str | None = Field(default=None, max_length=200)
     settings: SettingsIn = SettingsIn()
 
 

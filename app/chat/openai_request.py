@@ -45,13 +45,13 @@ class CompletionIn(BaseModel):
 
     model: str = Field(min_length=1, max_length=200)
     messages: list[MessageIn] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1, le=10_000_000)
-    max_completion_tokens: int | None = Field(None, ge=1, le=10_000_000)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
     # -1 is how some servers spell "all"
-    top_k: int | None = Field(None, ge=-1, le=1_000_000)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    top_k: int | None = Field(default=None, ge=-1, le=1_000_000)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
     stop: StopText | list[StopText] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,20 +132,24 @@ async def abandoning(parts: Parts, submitted: Submitted) -> AsyncGenerator[Async
 
     async def noticing(events: AsyncGenerator[Told]) -> AsyncGenerator[Told]:
         nonlocal ended
-        async for told in events:
-            # before the yield: a reader may stop at the last event
-            ended = ended or isinstance(told[1], Done | Failed)
-            yield told
+        async for position, event in events:
+            # a failure without a position is this watcher's own: the answer may go on
+            if position is not None and isinstance(event, Done | Failed):
+                ended = True
+            yield position, event
 
-    try:
-        async with watching(parts, submitted.pool, submitted.generation) as events:
-            yield noticing(events)
-    finally:
-        if not ended:
-            task = asyncio.create_task(_cancel_surely(parts, submitted), name="cancel")
-            _leaving.add(task)
-            task.add_done_callback(_leaving.discard)
-            await asyncio.shield(task)
+    async with (
+        watching(parts, submitted.pool, submitted.generation) as events,
+        aclosing(noticing(events)) as told,
+    ):
+        try:
+            yield told
+        finally:
+            if not ended:
+                task = asyncio.create_task(_cancel_surely(parts, submitted), name="cancel")
+                _leaving.add(task)
+                task.add_done_callback(_leaving.discard)
+                await asyncio.shield(task)
 
 
 async def _cancel_surely(parts: Parts, submitted: Submitted) -> None:

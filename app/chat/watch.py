@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from typing import cast
 
 import structlog
 
@@ -191,14 +192,14 @@ def told_by(turn: Turn) -> list[Told]:
     """An ended turn as SQL has it: its whole text and its last event."""
     told: list[Told] = []
     figures = turn.figures or {}
-    usage = figures.get("usage") or {}
+    usage = cast("dict[str, int]", figures.get("usage") or {})
+    timing = cast("dict[str, float]", figures.get("timing") or {})
     reasoning_tokens = usage.get("reasoning_tokens", 0)
     text_tokens = usage.get("completion_tokens", 0) - reasoning_tokens
     if turn.reasoning:
         told.append((None, Delta(turn.reasoning, "reasoning", reasoning_tokens, 0.0)))
     if turn.answer:
-        decode_ms = (figures.get("timing") or {}).get("decode_ms", 0.0)
-        told.append((None, Delta(turn.answer, "text", text_tokens, decode_ms)))
+        told.append((None, Delta(turn.answer, "text", text_tokens, timing.get("decode_ms", 0.0))))
     if turn.status == "done":
         ended = {"finish_reason": turn.finish_reason, "stop_reason": turn.stop_reason}
         told.append((None, done_from(figures | ended)))
