@@ -67,6 +67,11 @@ class ScriptedKind:
         # what a real node would have in its KV cache
         self._kept_ids: tuple[int, ...] = ()
 
+    @property
+    def keeps_something(self) -> bool:
+        """Whether anything of the last prompt is still held."""
+        return bool(self._kept_ids)
+
     async def open(self) -> ModelCard:
         return scripted_model.card(self.script.model, self.script.context_tokens)
 
