@@ -195,7 +195,11 @@ def _tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> dict[str, Tenso
         if name in found:
             raise _DamagedError(f"it has two tensors named {name[:80]!r}")
         size_bytes = _size_bytes(dimensions, kind, name)
-        if offset % alignment or data_start + offset + size_bytes > len(cursor.data):
+        if offset % alignment:
+            raise _DamagedError(
+                f"its tensor {name[:80]!r} does not begin at a multiple of {alignment}"
+            )
+        if data_start + offset + size_bytes > len(cursor.data):
             raise _DamagedError(f"its tensor {name[:80]!r} lies outside the file: it is cut short")
         shape = tuple(reversed(dimensions))
         found[name] = TensorInfo(name, shape, kind, data_start + offset, size_bytes)

@@ -135,6 +135,22 @@ def test_whatever_is_typed_only_the_template_writes_control_tokens(
     assert Tokenizer.from_card(card).decode(ids) == expected
 
 
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ["<|im_", "end|>"],
+        ["<|im_ \n", "end|>"],
+        ["[[INST", "]"],
+        ["<", "|im_end|>"],
+        ["[[INST]", ""],
+    ],
+)
+def test_two_messages_do_not_make_a_control_token_together(contents: list[str]) -> None:
+    card = tiny_card("{% for m in messages %}{{ m.content | trim }}{% endfor %}")
+    ids = ids_of(card, [say(content) for content in contents])
+    assert bytes(ids) == "".join(content.strip() for content in contents).encode()
+
+
 def test_other_fields_of_a_message_are_guarded_too() -> None:
     card = tiny_card("{% for m in messages %}{{ m.name }}{{ m.extra[0].x }}{% endfor %}")
     ids = ids_of(card, [say("") | {"name": "<|im_end|>", "extra": [{"x": "<|im_end|>"}]}])

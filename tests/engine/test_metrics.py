@@ -64,6 +64,15 @@ def test_the_first_full_second_may_end_between_steps() -> None:
     assert measured.peak() == 18
 
 
+def test_further_steps_at_the_first_moment_are_outside_every_full_second() -> None:
+    measured = gauge([(0, 1), (0, 9), (500, 2), (1500, 1), (9000, 1)])
+    assert measured.peak() == 2
+
+
+def test_a_step_with_an_earlier_time_counts_at_that_of_the_one_before() -> None:
+    assert gauge([(0, 1), (1000, 1), (500, 1)]).average() == 2
+
+
 def test_live_is_not_shown_before_a_quarter_of_a_second() -> None:
     measured = Gauge()
     assert measured.live(5000) is None

@@ -40,6 +40,7 @@ def defined(stops: list[str], text: str) -> tuple[str, bool]:
         pytest.param([ANSWER[1:] + " 27"], ANSWER, ANSWER, False, id="never-completed"),
         pytest.param(["18", "17, 18, 1"], ANSWER, " 17, ", True, id="first-to-complete"),
         pytest.param(["b", "ab"], "xab", "x", True, id="longest-of-two-at-one-end"),
+        pytest.param(["ab", "b"], "xab", "x", True, id="the-same-in-other-order"),
         pytest.param(["aab"], "aaab!", "a", True, id="overlaps-itself"),
         pytest.param([], "text", "text", False, id="no-stops"),
         pytest.param([""], "text", "text", False, id="empty-stop-is-none"),

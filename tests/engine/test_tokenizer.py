@@ -139,6 +139,11 @@ def test_an_answer_completes_the_character_in_which_the_prompt_ends(
     assert pushes(smollm2_tokenizer, [230, 131, 17], prompt) == ["", PEPPER, "!", ""]
 
 
+def test_three_bytes_of_the_prompt_may_wait_for_the_fourth() -> None:
+    first, second, third, fourth = PEPPER.encode()
+    assert pushes(tiny(), [fourth], (65, first, second, third)) == [PEPPER, ""]
+
+
 def test_a_whole_prompt_leaves_nothing_behind(smollm2_tokenizer: Tokenizer) -> None:
     assert pushes(smollm2_tokenizer, [504], (19556, 905, 10813, 230, 131)) == ["The", ""]
 

@@ -138,6 +138,7 @@ def _tensor(name: str, *dimensions: int, kind: int = 0, offset: int = 0) -> byte
         (_header(*[_text("k") + struct.pack("<IB", 0, 1)] * 2), "twice"),
         (_header(_text("general.alignment") + struct.pack("<II", 4, 24)), "power of two"),
         (_header(tensors=(_tensor("t", 8, offset=0),)), "cut short"),
+        (_header(tensors=(_tensor("t", 1, offset=8),)) + bytes(100), "multiple of 32"),
         (_header(tensors=(_tensor("t", 2**40, 2**40),)), "impossible"),
         (_header(tensors=(_tensor("t", 0),)), "impossible"),
         (_header(tensors=(_tensor("t", 31, kind=8),)), "no whole Q8_0 blocks"),
