@@ -48,12 +48,14 @@ def accounts(connection: HTTPConnection) -> Accounts:
     """FastAPI dependency: made at first use and kept for the life of the process."""
     state = connection.app.state
     if not hasattr(state, "accounts"):
-        parts = account_parts(connection)
-        passwords = Passwords()
-        state.accounts = Accounts(
-            People(parts.database, passwords),
-            SignIns(parts.database, passwords, parts.settings.session_days),
-            ApiKeys(parts.database),
-            Limits(parts.store),
-        )
+        state.accounts = make_accounts(account_parts(connection), Passwords())
     return cast(Accounts, state.accounts)
+
+
+def make_accounts(parts: AccountParts, passwords: Passwords) -> Accounts:
+    return Accounts(
+        People(parts.database, passwords),
+        SignIns(parts.database, passwords, parts.settings.session_days),
+        ApiKeys(parts.database),
+        Limits(parts.store),
+    )
