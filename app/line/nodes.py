@@ -29,7 +29,7 @@ class NodeDesk:
 
     def __init__(self, store: Store, pool: str, settings: Settings) -> None:
         if not pool or len(pool) > 200 or any(sign in pool for sign in "{}"):
-            raise ValueError("A pool's name has 1 to 200 characters and no braces.")
+            raise ValueError("The name of a pool has 1 to 200 characters and no braces.")
         self._store = store
         self._pool = pool
         self._limits = operations.limits_of(settings)

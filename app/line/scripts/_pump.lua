@@ -122,6 +122,6 @@ local function pump()
     for _, ticket in ipairs(due('rest')) do end_lease(ticket, 'idle') end
   end
   grant()
-  if now >= held + 2 * limits.dead then end_slices() end
+  if now >= held + limits.grace then end_slices() end
   if changed then redis.call('PUBLISH', p .. 'bell', '') end
 end

@@ -99,10 +99,10 @@ class Hall:
         """The data of a generation's last event, which must be `failed`, and must be the only one."""
         stream = keys.generation_stream(POOL, generation)
         entries = await self.store.command("XRANGE", stream, "-", "+")
-        kinds = [entry[1][1] for entry in entries]
+        kinds = [fields[b"k"] for _, fields in entries]
         assert [kind for kind in kinds if kind in (b"done", b"failed")] == [b"failed"], kinds
         assert kinds[-1] == b"failed"
-        return orjson.loads(entries[-1][1][3])
+        return orjson.loads(entries[-1][1][b"d"])
 
     async def place(self, generation: str) -> Place:
         return (await self.line.places(POOL, [generation], watched=False))[generation]

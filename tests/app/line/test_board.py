@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from app.errors import StoreUnavailableError
+from app.line.board import Board
+from app.line.line import Line
+from app.line.types import Place
+from app.store import keys
+from app.store.bell import Bell
+from tests.app.line.hall import POOL, Hall
+from tests.waiting import until
+
+
+@pytest.fixture
+async def bell(valkey_url: str) -> AsyncIterator[Bell]:
+    async with Bell.open(valkey_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def board(hall: Hall, bell: Bell) -> AsyncIterator[Board]:
+    async with Board(hall.line, bell) as opened:
+        yield opened
+
+
+async def test_a_watcher_hears_of_each_change_of_its_place(hall: Hall, board: Board) -> None:
+    node = await hall.node()
+    await hall.ask("holder", generation="h", hold=False)
+    await hall.ask("ann", generation="a1")
+    await hall.ask("bob", generation="b1")
+    wake = asyncio.Event()
+    async with board.watch(POOL, "b1", wake) as watched:
+
+        async def rank_is(rank: int | None) -> Place:
+            async with asyncio.timeout(5):
+                while watched.place is None or watched.place.rank != rank:
+                    await wake.wait()
+                    wake.clear()
+            return watched.place
+
+        await rank_is(2)
+        await hall.line.leave("ann")
+        await rank_is(1)
+        await node.take()
+        await hall.write_end("h")
+        await node.finish()
+        assert (await rank_is(None)).state == "assigned"
+        wake.clear()
+        # time alone wakes nobody
+        await asyncio.sleep(0.15)
+        assert not wake.is_set()
+
+
+async def test_watching_keeps_the_seat(hall: Hall, board: Board) -> None:
+    await hall.node()
+    await hall.ask("holder")
+    await hall.ask("ann", generation="a1")
+    seen = f"{keys.pool_prefix(POOL)}seen"
+    place = await hall.place("a1")
+    before = float(await hall.store.command("ZSCORE", seen, place.ticket))
+
+    async def is_renewed() -> bool:
+        return float(await hall.store.command("ZSCORE", seen, place.ticket)) > before
+
+    async with board.watch(POOL, "a1", asyncio.Event()):
+        await until(is_renewed)
+
+
+async def test_one_question_may_have_many_watchers(hall: Hall, board: Board) -> None:
+    await hall.node()
+    await hall.ask("ann", generation="a1")
+    one, two = asyncio.Event(), asyncio.Event()
+    async with board.watch(POOL, "a1", one) as first:
+        async with board.watch(POOL, "a1", two) as second:
+            await asyncio.wait_for(asyncio.gather(one.wait(), two.wait()), 5)
+            assert second.place == first.place
+        one.clear()
+        await hall.line.cancel(POOL, "a1", "stopped")
+        await asyncio.wait_for(one.wait(), 5)
+        assert first.place is not None
+        assert first.place.state == "ended"
+
+
+async def test_a_pool_can_be_watched_again_after_its_last_watcher_left(
+    hall: Hall, board: Board
+) -> None:
+    await hall.node()
+    await hall.ask("ann", generation="a1")
+    for _ in range(3):
+        wake = asyncio.Event()
+        async with board.watch(POOL, "a1", wake) as watched:
+            await asyncio.wait_for(wake.wait(), 5)
+            assert watched.place is not None
+
+
+class CountingLine(Line):
+    """Counts the rounds, and fails some of them."""
+
+    calls = 0
+    failing = False
+
+    async def places(
+        self, pool: str, generations: Sequence[str], *, watched: bool
+    ) -> dict[str, Place]:
+        self.calls += 1
+        if self.failing:
+            raise StoreUnavailableError
+        return await super().places(pool, generations, watched=watched)
+
+
+async def test_all_watchers_of_a_pool_are_served_by_one_call(hall: Hall, bell: Bell) -> None:
+    await hall.node()
+    names = [f"x{number}" for number in range(40)]
+    for name in names:
+        await hall.ask(name, generation=name)
+    line = CountingLine(hall.store, hall.settings)
+    wakes = [asyncio.Event() for _ in names]
+    async with Board(line, bell) as board, asyncio.timeout(10):
+        watches = [board.watch(POOL, name, wake) for name, wake in zip(names, wakes, strict=True)]
+        for watch in watches:
+            await watch.__aenter__()
+        await asyncio.gather(*(wake.wait() for wake in wakes))
+        assert line.calls <= 2
+        for watch in watches:
+            await watch.__aexit__(None, None, None)
+
+
+async def test_an_outage_is_waited_out(hall: Hall, bell: Bell) -> None:
+    await hall.node()
+    await hall.ask("ann", generation="a1")
+    line = CountingLine(hall.store, hall.settings)
+    line.failing = True
+    wake = asyncio.Event()
+    async with Board(line, bell) as board, board.watch(POOL, "a1", wake) as watched:
+        await until(lambda: line.calls >= 1)
+        assert watched.place is None
+        line.failing = False
+        await asyncio.wait_for(wake.wait(), 5)
+        assert watched.place is not None
