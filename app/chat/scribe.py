@@ -11,6 +11,7 @@ import random
 import time
 
 import structlog
+from redis.exceptions import RedisError
 
 from app.chat import history
 from app.chat.history import DatabaseUnavailableError
@@ -38,8 +39,9 @@ async def run_scribe(parts: Parts) -> None:
             if time.monotonic() >= sweep_at_s:
                 sweep_at_s = time.monotonic() + SWEEP_SECONDS
                 await sweep(parts)
-        except (StoreUnavailableError, DatabaseUnavailableError) as error:
-            log.warning("answers wait for an outage to end", reason=error.code)
+        except (StoreUnavailableError, RedisError, DatabaseUnavailableError) as error:
+            # RedisError: it answers, but is still loading, or no longer a primary
+            log.warning("answers wait for an outage to end", reason=str(error))
             wait_s = OUTAGE_SECONDS
         await asyncio.sleep(wait_s * random.uniform(0.8, 1.2))
 

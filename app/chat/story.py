@@ -83,9 +83,9 @@ class Story:
         self._pool = pool
         self._after = position(after)
         self._place: Place | None = None
-        self._node: str | None = None
         self._prompt: PromptProgress | None = None
-        # tokens came since the node that has it began
+        # tokens came from the node that wrote last, and it has the answer still
+        self._wrote = False
         self._answering = False
         self._moved: Moved | None = None
         self._trouble: str | None = None
@@ -111,14 +111,13 @@ class Story:
         self._trouble = reason
 
     def see(self, place: Place | None) -> None:
-        if place is None:
+        """The place may be older than the entries taken: it is asked for in rounds."""
+        before, self._place = self._place, place or self._place
+        if place is None or before is None or before.state != "assigned":
             return
-        self._place = place
-        node = place.node.id if place.node else None
-        another = node is not None and self._node is not None and node != self._node
-        if place.state == "queued" or another:
+        if place.state == "queued" or before.node != place.node:
+            # its node failed; the next one reads the prompt again
             self._prompt, self._answering = None, False
-        self._node = node or self._node
 
     def take(self, entries: Sequence[Entry]) -> list[Told]:
         """The entries' events, those up to `after` left out.
@@ -155,7 +154,7 @@ class Story:
         self._tokens += data["n"]
         for t_ms, n in data.get("steps") or [[data["t_ms"], data["n"]]]:
             self._gauge.add(self._time.common(t_ms), n)
-        self._answering = True
+        self._wrote = self._answering = True
 
     def _piece(self, entries: Sequence[Entry]) -> Told:
         last = entries[-1].data
@@ -170,10 +169,11 @@ class Story:
 
     def _read_prompt(self, entry: Entry) -> None:
         data = entry.data
-        if self._answering:
+        if self._wrote:
+            # nobody reads the prompt again but another node
             self._time.moved()
             self._moved = Moved(self._tokens, bool(data.get("exact")))
-            self._answering = False
+        self._wrote = self._answering = False
         self._prompt = PromptProgress(data["done"], data["total"], data["cached"])
 
     # -- what goes out ----------------------------------------------------------------------------
@@ -196,18 +196,21 @@ class Story:
         return min(SLOW_STATE_MS, max(0.0, self._state_ms + STATE_EVERY_MS - store_ms))
 
     def _phase(self) -> Phase | None:
+        """None: nothing can be said yet, or nothing any more."""
         place = self._place
-        if place is not None and place.state == "queued":
-            return "lost" if place.returned or self._tokens else "waiting"
-        if place is not None and place.ending:
+        if place is None:
+            return "waiting" if self._trouble else None
+        if place.returned and place.state == "queued":
+            return "lost"
+        if place.ending:
             return "ending"
         if self._answering:
             return "answering"
         if self._prompt is not None:
             return "reading"
-        if place is None or place.state == "ended":
+        if place.state == "ended":
             return None
-        return "allocating"
+        return "waiting" if place.state == "queued" else "allocating"
 
     def _reason(self, phase: Phase) -> str | None:
         return self._trouble or {"lost": _RETURNED, "ending": _ENDING}.get(phase)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from redis.exceptions import RedisError
 
 from app.accounts.caller import Caller
 from app.accounts.models import Turn, TurnSource
@@ -156,7 +157,7 @@ async def _cancel_surely(parts: Parts, submitted: Submitted) -> None:
     for _ in range(CANCEL_TRIES):
         try:
             await parts.line.cancel(submitted.pool, submitted.generation, "gone")
-        except StoreUnavailableError:
+        except (StoreUnavailableError, RedisError):
             await asyncio.sleep(CANCEL_RETRY_SECONDS)
         else:
             return

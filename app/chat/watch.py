@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import cast
 
 import structlog
+from redis.exceptions import RedisError
 
 from app.accounts.models import Turn, now
 from app.chat import history
@@ -126,12 +127,13 @@ class _Watch:
             told += story.take(await self._read())
             self._outage_since_s = None
             story.trouble(None)
-        except StoreUnavailableError as error:
+        except (StoreUnavailableError, RedisError) as error:
+            # RedisError: it answers, but is still loading, or no longer a primary
             self._more = False
             since_s = self._outage_since_s = self._outage_since_s or time.monotonic()
             if time.monotonic() - since_s > OUTAGE_SECONDS:
-                raise
-            story.trouble(error.message)
+                raise StoreUnavailableError from error
+            story.trouble(StoreUnavailableError.message)
         except GenerationNotFoundError:
             self._more = False
             told += await self._from_sql()
