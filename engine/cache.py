@@ -15,17 +15,17 @@ from engine.memory import memory_for
 
 GROW_POSITIONS = 512
 
+Views = tuple[Tensor, ...]
+
 
 class KvCache:
-    """[2, K, S, E] per layer: keys at 0, values at 1. S grows up to `context_tokens`."""
+    """One tensor [L, 2, K, S, E]: keys at 0, values at 1. S grows up to `context_tokens`."""
 
     def __init__(
         self, layers: int, kv_heads: int, head_width: int, context_tokens: int, dtype: torch.dtype
     ) -> None:
         self.context_tokens = context_tokens
-        self._shape = (2, kv_heads, 0, head_width)
-        self._dtype = dtype
-        self.layers: list[Tensor] = [torch.zeros(self._shape, dtype=dtype) for _ in range(layers)]
+        self._data = torch.zeros(layers, 2, kv_heads, 0, head_width, dtype=dtype)
         self._tokens: list[int] = []
 
     @property
@@ -40,11 +40,11 @@ class KvCache:
     @property
     def capacity(self) -> int:
         """Positions there is room for without growing."""
-        return self.layers[0].shape[2]
+        return self._data.shape[3]
 
     @property
     def size_bytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers)
+        return self._data.nbytes
 
     def reserve(self, positions: int) -> None:
         """Make room for positions 0..positions - 1.
@@ -55,16 +55,21 @@ class KvCache:
             return
         steps = -(-positions // GROW_POSITIONS)
         capacity = min(max(steps * GROW_POSITIONS, positions), max(self.context_tokens, positions))
-        kind, kv_heads, _, head_width = self._shape
+        layers, two, kv_heads, _, head_width = self._data.shape
         with memory_for(f"a cache of {capacity} positions"):
-            grown = [
-                torch.zeros(kind, kv_heads, capacity, head_width, dtype=self._dtype)
-                for _ in self.layers
-            ]
-        for old, new in zip(self.layers, grown, strict=True):
-            new[:, :, : self.length] = old[:, :, : self.length]
-            old.zero_()
-        self.layers = grown
+            grown = torch.zeros(layers, two, kv_heads, capacity, head_width, dtype=self._data.dtype)
+        grown[:, :, :, : self.length] = self._data[:, :, :, : self.length]
+        self._data.zero_()
+        self._data = grown
+
+    def views(self, start: int, end: int) -> tuple[Views, Views, Views]:
+        """For each layer: where positions start..end - 1 are written, and keys and values to end.
+
+        Shapes [T, 2, K, E], [K, end, E] and [K, end, E].
+        """
+        slots = self._data[:, :, :, start:end].permute(0, 3, 1, 2, 4).unbind(0)
+        readable = self._data[:, :, :, :end]
+        return slots, readable[:, 0].unbind(0), readable[:, 1].unbind(0)
 
     def keep_prefix(self, prompt_ids: Sequence[int]) -> int:
         """Keep what `prompt_ids` shares with the text here and drop the rest.
@@ -87,5 +92,4 @@ class KvCache:
     def wipe(self) -> None:
         """Forget everything, in memory too: the next seat must find nothing of this one."""
         self._tokens.clear()
-        for layer in self.layers:
-            layer.zero_()
+        self._data.zero_()

@@ -1,9 +1,9 @@
 """The two ends of a language model that share a table: embedding and output head.
 
 The packed products give their results in bfloat16, where logits near 25 lie 0.125 apart: too
-coarse to choose a token by. So the head is read twice: all rows by the packed product, then the
-RESCORED largest once more from the file's own values in float32. A greedy choice and the tokens
-that sampling mostly picks from are as fine as the hidden state allows, for 1 % of a step's time.
+coarse to choose a token by. So the head is read twice: all rows by the packed product, then those
+within RESCORE_BELOW of the largest once more from the file's own values in float32. What is
+chosen greedily, and what sampling mostly chooses from, is as fine as the hidden state allows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.kernels import KERNELS
@@ -19,7 +20,9 @@ from engine.weights.dequantise import dequantise
 from engine.weights.gguf import GgufFile
 from engine.weights.rows import Rows
 
-RESCORED = 32
+RESCORE_BELOW = 2.0
+# At most so many; a flatter distribution than that has no use for fine logits.
+MOST_RESCORED = 256
 # What the head is packed as: 4 bits lose too much where every logit counts.
 HEAD_LEVELS = {"fp32": "fp32", "bf16": "bf16", "int8": "int8", "int4": "int8"}
 
@@ -59,6 +62,13 @@ class Head:
         """hidden [1, D] float32, already normed -> [V] float32."""
         logits = self._product(hidden).squeeze(0).to(torch.float32)
         if self._rescore:
-            best = logits.topk(min(RESCORED, logits.numel()), sorted=False).indices
-            logits[best] = self._exact_rows(best.numpy()) @ hidden.squeeze(0)
+            best = self._near_the_top(logits.numpy())
+            logits[best] = self._exact_rows(best) @ hidden.squeeze(0)
         return logits
+
+    @staticmethod
+    def _near_the_top(logits: NDArray[np.float32]) -> NDArray[np.intp]:
+        near = np.flatnonzero(logits >= logits.max() - RESCORE_BELOW)
+        if len(near) > MOST_RESCORED:
+            near = near[np.argsort(-logits[near], kind="stable")[:MOST_RESCORED]]
+        return near

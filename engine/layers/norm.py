@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Norm = Callable[[Tensor, Tensor, float], Tensor]
+
+_ZERO = torch.zeros(1)
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [T, D] float32, weight [D] float32 -> [T, D] float32; the weight is multiplied last."""
+    """x [T, D] float32, weight [D] float32 -> [T, D] float32, all rows in one pass."""
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def rms_norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same, each row by itself: its sum never depends on how many there are.
+
+    For one row this is also less than half the time: three operations instead of torch's eight.
+    """
+    rows = [_rms_norm_row(x[t : t + 1], weight, eps) for t in range(len(x))]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _rms_norm_row(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [1, D] -> [1, D]."""
+    row = x[0]
+    inverse_rms = 1 / math.sqrt(torch.dot(row, row).item() / len(row) + eps)
+    return torch.addcmul(_ZERO, x, weight, value=inverse_rms)

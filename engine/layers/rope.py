@@ -29,5 +29,8 @@ def rope_table(frequencies: Tensor, positions: int) -> Tensor:
 
 
 def rotate(x: Tensor, rotations: Tensor) -> None:
-    """Rotate x [T, heads, E] float32 in place by rotations [T, 1, E / 2] complex64."""
-    torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(rotations)
+    """Rotate the first columns of x [T, N] float32 in place by rotations [T, M <= N / 2] complex64.
+
+    Head after head, each as E / 2 pairs; columns behind the rotations stay as they are.
+    """
+    x.view(torch.complex64)[:, : rotations.shape[1]].mul_(rotations)

@@ -68,5 +68,7 @@ def best_level(file: GgufFile) -> str:
 
     Rounding anything else to 4 bits costs quality that nobody has checked, so it gets `int8`.
     """
-    layers = [t.quant_type.name for t in file.tensors.values() if len(t.shape) == 2 and "blk." in t.name]
+    layers = [
+        t.quant_type.name for t in file.tensors.values() if len(t.shape) == 2 and "blk." in t.name
+    ]
     return "int4" if all(kind in UNPACK_4BIT for kind in layers) else "int8"

@@ -17,7 +17,7 @@ from engine.cache import KvCache
 from engine.kernels import KERNELS, Product
 from engine.layers.attention import Attend, attend_chunk, attend_rows
 from engine.layers.head import Head
-from engine.layers.norm import rms_norm
+from engine.layers.norm import Norm, rms_norm, rms_norm_rows
 from engine.layers.rope import rope_frequencies, rope_table, rotate
 from engine.layers.swiglu import swiglu
 from engine.types import ModelFileError
@@ -95,6 +95,19 @@ class Matrices:
         return sum(m.size_bytes for m in (self.qkv, self.out, self.gate_up, self.down))
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """How the layers are computed: prefill shares a pass among rows, decode keeps rows apart."""
+
+    layers: list[Matrices]
+    norm: Norm
+    attend: Attend
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(layer.size_bytes for layer in self.layers)
+
+
 class Llama:
     """Weights of one checkpoint and the forward pass over them."""
 
@@ -109,24 +122,27 @@ class Llama:
             for n in range(self.config.layers)
         ]
         self._final_norm = _vector(file, FINAL_NORM, self.config.width)
-        self._decode = self._matrices(file, level)
-        # Measured: packed products lose to bfloat16 as soon as 16 rows or more share a pass.
-        self._prefill = self._decode if level in ("fp32", "bf16") else self._matrices(file, "bf16")
+        layers = self._matrices(file, level)
+        self._decode = Phase(layers, rms_norm_rows, attend_rows)
+        # Measured: packed products lose to bfloat16 as soon as some rows share a pass.
+        dense = layers if level in ("fp32", "bf16") else self._matrices(file, "bf16")
+        self._prefill = Phase(dense, rms_norm, attend_chunk)
         head = HEAD if HEAD in file.tensors else EMBEDDING  # absent where the two are one table
         self._head = Head(file, EMBEDDING, head, level, self.config.width)
         self._rotations = self._rope_table(file)
+        query_scale = torch.full((self.config.heads, 1), self.config.head_width**-0.5)
+        self._head_scales = torch.cat([query_scale, torch.ones(self.config.kv_heads, 1)])
 
     @property
     def decode_bytes(self) -> int:
         """Weight bytes that one decode step reads."""
-        return sum(layer.size_bytes for layer in self._decode) + self._head.size_bytes
+        return self._decode.size_bytes + self._head.size_bytes
 
     @property
     def prefill_bytes(self) -> int:
         """Weight bytes held for the prefill on top of those for decode."""
-        if self._prefill is self._decode:
-            return 0
-        return sum(layer.size_bytes for layer in self._prefill)
+        shared = self._prefill.layers is self._decode.layers
+        return 0 if shared else self._prefill.size_bytes
 
     def new_cache(self) -> KvCache:
         c = self.config
@@ -138,36 +154,36 @@ class Llama:
 
         Returns the last row's hidden state [1, D] for `logits`.
         """
-        hidden = self._forward(self._prefill, attend_chunk, token_ids, cache)
+        hidden = self._forward(self._prefill, token_ids, cache)
         return hidden[-1:]
 
     def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         """Run tokens so that each row comes out as if it were alone. Returns [T, D]."""
-        return self._forward(self._decode, attend_rows, token_ids, cache)
+        return self._forward(self._decode, token_ids, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[1, D] -> [V] float32."""
-        return self._head.logits(rms_norm(hidden, self._final_norm, self.config.norm_eps))
+        return self._head.logits(rms_norm_rows(hidden, self._final_norm, self.config.norm_eps))
 
-    def _forward(
-        self, layers: list[Matrices], attend: Attend, token_ids: Sequence[int], cache: KvCache
-    ) -> Tensor:
+    def _forward(self, phase: Phase, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         c = self.config
         start, end = cache.length, cache.length + len(token_ids)
         cache.reserve(end)
         h = self._head.embed(token_ids)  # [T, D] float32
-        rotations = self._rotations[start:end]
-        queries_keys, heads = c.heads + c.kv_heads, c.heads
-        for matrices, (attention_norm, ffn_norm), kv in zip(
-            layers, self._norms, cache.layers, strict=True
+        # [T, (H + K) E / 2]: the same rotation for every head, queries scaled for their scores
+        rotations = (self._rotations[start:end] * self._head_scales).flatten(1)
+        split = c.heads * c.head_width
+        for matrices, (attention_norm, ffn_norm), slots, keys, values in zip(
+            phase.layers, self._norms, *cache.views(start, end), strict=True
         ):
-            qkv = matrices.qkv(rms_norm(h, attention_norm, c.norm_eps)).to(torch.float32)
-            qkv = qkv.view(-1, queries_keys + c.kv_heads, c.head_width)
-            rotate(qkv[:, :queries_keys], rotations)
-            new = qkv[:, heads:].view(-1, 2, c.kv_heads, c.head_width)  # keys, then values
-            kv[:, :, start:end] = new.permute(1, 2, 0, 3)
-            h += matrices.out(attend(qkv[:, :heads], kv[0], kv[1], start))
-            h += matrices.down(swiglu(matrices.gate_up(rms_norm(h, ffn_norm, c.norm_eps))))
+            x = phase.norm(h, attention_norm, c.norm_eps)
+            qkv = matrices.qkv(x).float()  # [T, (H + 2 K) E]
+            rotate(qkv, rotations)
+            slots.copy_(qkv[:, split:].view(-1, 2, c.kv_heads, c.head_width))
+            q = qkv[:, :split].view(-1, c.heads, c.head_width)
+            h += matrices.out(phase.attend(q, keys, values, start))
+            x = phase.norm(h, ffn_norm, c.norm_eps)
+            h += matrices.down(swiglu(matrices.gate_up(x)))
         cache.claim(token_ids)
         return h
 
