@@ -60,15 +60,18 @@ class Bell:
     """Listens to any number of channels over one connection. Make it with `Bell.open`."""
 
     def __init__(self, url: str) -> None:
-        # RESP2: messages come as plain lists, and a PING may be sent while subscribed.
+        # RESP2: messages come as plain lists, and a PING may be sent while subscribed. No
+        # socket_timeout: redis-py would send under asyncio.wait_for, which on Python 3.11 swallows
+        # a cancellation that comes as the sending ends.
         self._pool = ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] redis-py is partly untyped
-            url, protocol=2, socket_connect_timeout=PATIENCE_SECONDS, socket_timeout=SILENCE_SECONDS
+            url, protocol=2, socket_timeout=None
         )
         self._channels: dict[bytes, _Channel] = {}
         # only the connection's own tasks write to it: a cancelled writer would cost the connection
         self._outbox: asyncio.Queue[tuple[Verb, _Channel]] = asyncio.Queue()
         # subscriptions and their ends on the way, oldest first: the store confirms in order
         self._unconfirmed: deque[tuple[Verb, _Channel]] = deque()
+        # True while the connection stands; for health reports
         self.connected = False
         self._tried = asyncio.Event()
 
@@ -128,7 +131,8 @@ class Bell:
         while True:
             wire = cast(_Wire, self._pool.make_connection())
             try:
-                await wire.connect()
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await wire.connect()
                 retry_seconds = FIRST_RETRY_SECONDS
                 await self._serve(wire)
             except* (RedisError, OSError) as faults:

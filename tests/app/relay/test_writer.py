@@ -155,9 +155,13 @@ async def test_a_runaway_stream_is_bounded_and_still_ends(
 ) -> None:
     monkeypatch.setattr(writer_module, bound, most)
     await put_generation(store)
-    with pytest.raises(AnswerTooLargeError):
+
+    async def run_away() -> None:
         for _ in range(10):
             await writer.append("g1", 7, [("delta", delta("y" * 40))])
+
+    with pytest.raises(AnswerTooLargeError):
+        await run_away()
     before = await texts(store)
     assert 1 <= len(before) <= 5
     await writer.end("g1", 7, "failed", {"code": "answer_too_large"})
