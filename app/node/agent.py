@@ -8,6 +8,7 @@ Agent.run -> Heart (register, report, obey)        every second, and when the be
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -19,6 +20,7 @@ from app.node.backoff import Backoff
 from app.node.heart import Heart
 from app.node.kinds.base import NodeKind
 from app.node.post import Post
+from app.process import exit_within
 from app.relay.writer import RelayWriter
 from app.settings import Settings
 
@@ -43,7 +45,10 @@ class Agent:
         info: NodeInfo,
         settings: Settings,
         card: bytes,
+        die: Callable[[], None] = lambda: exit_within(0, 1),
     ) -> None:
+        """`die` ends this process at once: an engine that hangs cannot be stopped otherwise."""
+        self._die = die
         self._desk = desk
         self._writer = writer
         self._kind = kind
@@ -65,7 +70,11 @@ class Agent:
         self._post.news.set()
 
     async def run(self) -> None:
-        """Serve until `stop`, then leave the line."""
+        """Serve until `stop`, then leave the line.
+
+        Raises an ExceptionGroup: of NameTakenError when another node answers to this one's name,
+        of EngineError when the kind cannot forget its last seat.
+        """
         async with asyncio.TaskGroup() as group:
             registering = group.create_task(self._heart.register(), name="register")
             await _first_of(registering, self._stopping)
@@ -76,6 +85,7 @@ class Agent:
                 group.create_task(self._heart.beat(), name="heart"),
                 group.create_task(self._heart.watch(), name="lifeline"),
                 group.create_task(self._listen(), name="doorbell"),
+                group.create_task(self._watch_engine(), name="watchdog"),
             ]
             await self._work()
             for helper in helpers:
@@ -97,6 +107,19 @@ class Agent:
                 self._post.news.set()
             elif word == "cancel":
                 self._heart.beat_now()
+
+    async def _watch_engine(self) -> None:
+        """The line gives up on a node that does not stop; a new process can serve again."""
+        limit_seconds = 2 * self._settings.node_dead_seconds
+        while True:
+            answer = self._post.answer
+            if answer is not None and answer.engine_ignores_for_seconds > limit_seconds:
+                log.critical(
+                    "the engine does not stop; ending this process", generation=answer.generation
+                )
+                self._die()
+                return
+            await asyncio.sleep(limit_seconds / 10)
 
     async def _work(self) -> None:
         while not self._stopping.is_set():

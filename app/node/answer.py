@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, Literal
@@ -65,17 +66,31 @@ class Answer:
         self._refused: AppError | None = None
         self._reason: str | None = None
         self._dropped = asyncio.Event()
+        self._asked_s: float | None = None
+        self._engine_ended = False
+
+    @property
+    def engine_ignores_for_seconds(self) -> float:
+        """How long the engine has gone on since it was asked to end early."""
+        if self._asked_s is None or self._engine_ended:
+            return 0.0
+        return time.monotonic() - self._asked_s
 
     def stop(self, reason: str) -> None:
         """End it early; the first reason counts. The engine looks between two steps."""
         if self._reason is None:
             self._reason = reason
-            self._cancel.set()
+            self._stop_engine()
             log.info("stopping", generation=self.generation, reason=reason)
 
     def drop(self) -> None:
         """It is another node's, or nobody's: stop and write nothing more."""
         self._dropped.set()
+        self._stop_engine()
+
+    def _stop_engine(self) -> None:
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
         self._cancel.set()
 
     async def run(self) -> None:
@@ -109,6 +124,7 @@ class Answer:
         except EngineError as error:
             self._error = error
         finally:
+            self._engine_ended = True
             self._outbox.close()
 
     def _take_event(self, event: Reading | Step | Finished) -> None:
@@ -143,7 +159,7 @@ class Answer:
             except AppError as error:
                 # the answer reached a bound of the relay
                 self._refused = error
-                self._cancel.set()
+                self._stop_engine()
                 return
             else:
                 if appended.cancel is not None:

@@ -24,6 +24,15 @@ from app.settings import Settings
 log = structlog.get_logger(__name__)
 
 
+# A newcomer that the line forgets this often, so soon after its start, shares its name.
+NEWCOMER_SECONDS = 60.0
+MOST_COMEBACKS = 3
+
+
+class NameTakenError(Exception):
+    """Two nodes answer to one name; `str(error)` says what to do. The newcomer gives way."""
+
+
 class Heart:
     """The node's reports. `beat_now` asks for one at once."""
 
@@ -39,6 +48,8 @@ class Heart:
         self._hurry = asyncio.Event()
         self._heard_s = time.monotonic()
         self._in_touch = True
+        self._started_s = time.monotonic()
+        self._comebacks = 0
 
     def beat_now(self) -> None:
         self._hurry.set()
@@ -60,7 +71,7 @@ class Heart:
                 return
 
     async def beat(self) -> None:
-        """Report for ever. An answer never delays a report."""
+        """Report for ever. An answer never delays a report. Raises NameTakenError."""
         while True:
             await self._report()
             await _event_within(self._hurry, self._every_seconds)
@@ -98,6 +109,14 @@ class Heart:
         log.warning("the line does not know this node; registering again", node=self._info.id)
         if self._post.answer is not None:
             self._post.answer.drop()
+        self._comebacks += 1
+        if time.monotonic() - self._started_s > NEWCOMER_SECONDS:
+            self._comebacks = 0
+        elif self._comebacks > MOST_COMEBACKS:
+            raise NameTakenError(
+                f"Another node named {self._info.name!r} serves this pool. "
+                "Give this one a name of its own with --name."
+            )
         # the line may grant as soon as it knows us, so nothing may run then
         await self._post.idle.wait()
         await self.register()

@@ -17,6 +17,7 @@ from app.line.nodes import NodeDesk
 from app.line.types import NodeInfo
 from app.node.agent import LAST_SECONDS, Agent
 from app.node.hardware import describe_hardware
+from app.node.heart import NameTakenError
 from app.node.kinds import NODE_KINDS, KindOptions
 from app.node.kinds.base import NodeKind
 from app.ops import logs
@@ -55,6 +56,11 @@ def run_node(options: NodeOptions, settings: Settings) -> int:
         asyncio.run(_serve(options, settings))
     except (EngineError, NoStoreError) as error:
         return _refuse(error)
+    except ExceptionGroup as group:
+        taken = group.subgroup(NameTakenError)
+        if taken is None:
+            raise
+        return _refuse(taken.exceptions[0])
     return 0
 
 

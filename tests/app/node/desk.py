@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from app.errors import StoreUnavailableError
 from app.line.line import Line
 from app.line.nodes import NodeDesk
 from app.line.types import Job, NodeInfo
@@ -32,6 +33,10 @@ def work(
     prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 50, stop: tuple[str, ...] = ()
 ) -> Work:
     return Work("scripted", tuple(prompt), max_tokens, SamplingParams(seed=1), stop)
+
+
+def _nobody_dies() -> None:
+    raise AssertionError("the engine did not stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,10 @@ class Place:
     async def ended(self, generation: str, *, within_seconds: float = 10) -> list[Entry]:
         """All entries, once the last one is there. The line is pumped meanwhile."""
 
-        async def look() -> list[Entry] | None:
+        async def look() -> list[Entry]:
             await self.line.pump(POOL)
             entries = await self.entries(generation)
-            return entries if entries and entries[-1].is_last else None
+            return entries if entries and entries[-1].is_last else []
 
         return await until(look, within_seconds=within_seconds, what=f"{generation} ended")
 
@@ -76,21 +81,26 @@ class Place:
 
         await until(look, what="first token")
 
+    async def agent(
+        self, kind: NodeKind, node: str = "n1", *, die: Callable[[], None] = _nobody_dies
+    ) -> Agent:
+        """A node's agent that does not run yet; opens the kind."""
+        card = await kind.open()
+        info = NodeInfo(node, uuid.uuid4().hex, node, "test", "scripted", card.numerics)
+        desk = NodeDesk(self.store, POOL, self.settings)
+        writer = RelayWriter(self.store, POOL)
+        return Agent(desk, writer, kind, info, self.settings, card_to_bytes(card), die)
+
     @asynccontextmanager
     async def node(
-        self, kind: NodeKind | Script, node: str = "n1", *, store: Store | None = None
+        self, kind: NodeKind | Script, node: str = "n1", *, die: Callable[[], None] = _nobody_dies
     ) -> AsyncGenerator[Agent]:
         """A registered node that takes work; stopped in order at the end."""
         opened = ScriptedKind(kind) if isinstance(kind, Script) else kind
-        card = await opened.open()
-        info = NodeInfo(node, uuid.uuid4().hex, node, "test", "scripted", card.numerics)
-        own_store = store or self.store
-        desk = NodeDesk(own_store, POOL, self.settings)
-        writer = RelayWriter(own_store, POOL)
-        agent = Agent(desk, writer, opened, info, self.settings, card_to_bytes(card))
+        agent = await self.agent(opened, node, die=die)
         running = asyncio.create_task(agent.run())
         try:
-            await until(self._has_nodes, what="node registered")
+            await until(self.has_nodes, what="node registered")
             yield agent
         finally:
             agent.stop()
@@ -99,8 +109,11 @@ class Place:
                 await running
             await opened.close()
 
-    async def _has_nodes(self) -> bool:
-        return any(pool.idle_nodes for pool in await self.line.pools())
+    async def has_nodes(self) -> bool:
+        try:
+            return any(pool.idle_nodes for pool in await self.line.pools())
+        except StoreUnavailableError:
+            return False
 
 
 def text_of(entries: Sequence[Entry]) -> str:

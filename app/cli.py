@@ -1,0 +1,246 @@
+"""The command line: `baton serve | web | node | user | key`.
+
+Options override the `BATON_*` variables of `app/settings.py`. Every command imports what it needs
+when it runs, so that `--help` answers at once and a web process never loads a node's parts.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+from typer.core import TyperGroup
+
+from app.process import EXIT_CONFIGURATION
+from app.settings import Settings
+
+_ACCOUNTS = ("user", "key")
+
+
+class _Commands(TyperGroup):
+    """Brings in the commands about accounts, with their database, only where they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *_ACCOUNTS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _ACCOUNTS:
+            return super().get_command(ctx, cmd_name)
+        from app.accounts import commands
+
+        accounts = typer.Typer(rich_markup_mode=None, add_completion=False)
+        accounts.add_typer(commands.user_app, name="user")
+        accounts.add_typer(commands.key_app, name="key")
+        group = typer.main.get_command(accounts)
+        assert isinstance(group, TyperGroup)
+        return group.get_command(ctx, cmd_name)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Baton: the front door for a GPU that serves one request at a time.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Kind = Annotated[
+    str, typer.Option(help="What the node is made of: local (our engine) or scripted (no model).")
+]
+Model = Annotated[
+    str, typer.Option(help="A GGUF file, or demo: the small model that comes with Baton.")
+]
+Level = Annotated[
+    str,
+    typer.Option(
+        help="How the weights are kept: auto, fp32, bf16, int8 or int4. "
+        "auto takes the smallest that keeps the file's values."
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Processor threads of the engine. [default: all cores]")
+]
+Host = Annotated[
+    str | None, typer.Option(help="Address to listen on. [default: BATON_HOST or 127.0.0.1]")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Port; 0: any free one. [default: BATON_PORT or 8000]"),
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(help="Database, store and secrets. [default: BATON_DATA_FOLDER or ./data]"),
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"baton {version('baton-inference')}")
+        raise typer.Exit
+
+
+@app.callback()
+def baton(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Baton: the front door for a GPU that serves one request at a time."""
+
+
+@app.command()
+def serve(
+    model: Model = "demo",
+    kind: Kind = "local",
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="Nodes on this machine.")] = 1,
+    host: Host = None,
+    port: Port = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Also let nodes of other machines join: open the embedded store on this address, "
+            "behind a generated password, and print the command to join with.",
+        ),
+    ] = None,
+    level: Level = "auto",
+    threads: Threads = None,
+    data_folder: DataFolder = None,
+) -> None:
+    """Run everything on this machine: store, nodes and web, watched and stopped in order.
+
+    Without BATON_REDIS_URL an embedded Valkey is started in the data folder.
+    """
+    from app.serve import ServeOptions, run_serve
+
+    settings = _settings(host=host, port=port, data_folder=data_folder)
+    _check_kind(kind)
+    node_arguments = ["--kind", kind, "--model", model, "--level", level]
+    if threads is not None:
+        node_arguments += ["--threads", str(threads)]
+    raise typer.Exit(run_serve(ServeOptions(nodes, tuple(node_arguments), listen), settings))
+
+
+@app.command()
+def web(
+    host: Host = None,
+    port: Port = None,
+    data_folder: DataFolder = None,
+    listener_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run the web process: pages, API, accounts and the line. Needs no torch.
+
+    Uses BATON_REDIS_URL, or the store that `baton serve` runs in the same data folder.
+    """
+    from app.web import run_web
+
+    settings = _settings(host=host, port=port, data_folder=data_folder)
+    raise typer.Exit(run_web(settings, listener_fd))
+
+
+@app.command()
+def node(
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The line that this node serves. [default: the model's name]"),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Public name, one of a kind in its pool. [default: the host's name]"),
+    ] = None,
+    kind: Kind = "local",
+    model: Model = "demo",
+    model_name: Annotated[
+        str | None,
+        typer.Option(help="Public name of the model. [default: the file's, or scripted]"),
+    ] = None,
+    level: Level = "auto",
+    threads: Threads = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            help="The store. A password is better given by BATON_REDIS_URL: others can read "
+            "a command line. [default: BATON_REDIS_URL, or the store in the data folder]"
+        ),
+    ] = None,
+    data_folder: DataFolder = None,
+    tokens_per_second: Annotated[
+        float, typer.Option(min=0.01, help="Scripted: speed of the answer.")
+    ] = 600.0,
+    tokens_per_step: Annotated[
+        int, typer.Option(min=1, max=64, help="Scripted: most tokens of one step.")
+    ] = 4,
+    prefill_ms_per_token: Annotated[
+        float, typer.Option(min=0, help="Scripted: time to read one token of the prompt.")
+    ] = 0.2,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Scripted: length of the answer.")
+    ] = 600,
+    text: Annotated[
+        str | None, typer.Option(help="Scripted: answer this instead of the usual paragraphs.")
+    ] = None,
+    fail_at: Annotated[
+        int | None, typer.Option(min=0, help="Scripted: fail instead of this token.")
+    ] = None,
+    stall_at: Annotated[
+        int | None, typer.Option(min=0, help="Scripted: write nothing more after this many tokens.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Scripted: chooses the sizes of the steps.")] = 0,
+) -> None:
+    """Run one node. It dials out to the store and needs no open port."""
+    from app.node.kinds import KindOptions
+    from app.node.kinds.local import LocalModel
+    from app.node.kinds.scripted import Script
+    from app.node.run import NodeOptions, run_node
+
+    settings = _settings(redis_url=redis_url, data_folder=data_folder)
+    _check_kind(kind)
+    script = Script(
+        model=model_name or "scripted",
+        tokens_per_second=tokens_per_second,
+        tokens_per_step=tokens_per_step,
+        prefill_ms_per_token=prefill_ms_per_token,
+        text=text,
+        answer_tokens=answer_tokens,
+        fail_at=fail_at,
+        stall_at=stall_at,
+        seed=seed,
+    )
+    kinds = KindOptions(LocalModel(model, level, threads, model_name), script)
+    raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
+
+
+def _check_kind(kind: str) -> None:
+    from app.node.kinds import NODE_KINDS
+
+    if kind not in NODE_KINDS:
+        _refuse(f"There is no node kind {kind!r}. Choose {' or '.join(NODE_KINDS)}.")
+
+
+def _settings(**overrides: object) -> Settings:
+    """The settings with the given options on top; a wrong value ends with one sentence."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "_".join(str(part) for part in first["loc"]).upper()
+        _refuse(f"BATON_{name} is wrong: {first['msg']}. See docs/configuration.md.")
+
+
+def _refuse(sentence: str) -> NoReturn:
+    typer.echo(f"baton: {sentence}", err=True)
+    raise typer.Exit(EXIT_CONFIGURATION)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()
