@@ -6,8 +6,9 @@ keeps a short call from its connection.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -23,12 +24,10 @@ Arg = str | bytes | int | float
 Reply = Any
 
 
-@contextmanager
-def _reachable() -> Generator[None]:
-    try:
-        yield
-    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-        raise StoreUnavailableError from error
+# The longest that one call may take, with waiting for a connection and opening it: a node that
+# cannot reach the store must know it about as soon as it has to stop.
+CALL_SECONDS = 3.0
+CONNECT_SECONDS = 2.0
 
 
 class Store:
@@ -36,6 +35,7 @@ class Store:
 
     def __init__(self, short: Redis, blocking: Redis) -> None:
         self._short = short
+        self._blocking = blocking
         # redis-py types its replies only partly; here they become Reply
         self._call = cast(Callable[..., Awaitable[Reply]], short.execute_command)  # pyright: ignore[reportUnknownMemberType] see above
         self._blocking_call = cast(Callable[..., Awaitable[Reply]], blocking.execute_command)  # pyright: ignore[reportUnknownMemberType] see above
@@ -45,17 +45,21 @@ class Store:
     async def connect(cls, url: str, *, connections: int = 32) -> AsyncGenerator[Store]:
         """Make both pools (no connection is opened yet) and close them at the end."""
 
-        def client(timeout_seconds: float | None) -> Redis:
+        def client() -> Redis:
+            # No socket_timeout: redis-py would send under asyncio.wait_for, which on Python 3.11
+            # swallows a cancellation that comes as the sending ends. `_within` bounds every call.
+            # No retries: a script that was sent may have run, and not every one may run twice.
+            # (A pooled connection that the store closed meanwhile is noticed before it is used.)
             pool = BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] redis-py is partly untyped
                 url,
                 max_connections=connections,
-                timeout=5,
-                socket_timeout=timeout_seconds,
-                socket_connect_timeout=2,
+                timeout=None,
+                socket_timeout=None,
+                socket_connect_timeout=CONNECT_SECONDS,
             )
             return Redis.from_pool(pool)  # closing the client closes its pool
 
-        short, blocking = client(5.0), client(None)
+        short, blocking = client(), client()
         try:
             yield cls(short, blocking)
         finally:
@@ -69,24 +73,39 @@ class Store:
 
     async def ping(self) -> None:
         """Raises StoreUnavailableError when the store does not answer."""
-        with _reachable():
-            await self._call("PING")
+        await self.command("PING")
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[Arg] = ()) -> Reply:
         """EVALSHA; loads the script first where the store does not know it (after a restart)."""
-        with _reachable():
-            try:
-                return await self._call("EVALSHA", script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return await self._call("EVAL", script.text, len(keys), *keys, *args)
+        try:
+            return await self.command("EVALSHA", script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await self.command("EVAL", script.text, len(keys), *keys, *args)
 
     async def command(self, *parts: Arg) -> Reply:
         """One plain command, e.g. `command("XRANGE", key, "-", "+")`."""
-        with _reachable():
-            return await self._call(*parts)
+        return await self._within(CALL_SECONDS, self._call, self._short, parts)
 
     async def pop(self, key: str, timeout_seconds: float) -> bytes | None:
-        """BLPOP: wait for the head of a list, None after the time-out."""
-        with _reachable():
-            reply = await self._blocking_call("BLPOP", key, timeout_seconds)
+        """BLPOP: wait for the head of a list, None after the time-out (which must not be 0)."""
+        parts = ("BLPOP", key, timeout_seconds)
+        limit_seconds = timeout_seconds + CALL_SECONDS
+        reply = await self._within(limit_seconds, self._blocking_call, self._blocking, parts)
         return reply[1] if reply else None
+
+    @staticmethod
+    async def _within(
+        seconds: float,
+        call: Callable[..., Awaitable[Reply]],
+        client: Redis,
+        parts: Sequence[Arg],
+    ) -> Reply:
+        try:
+            async with asyncio.timeout(seconds):
+                return await call(*parts)
+        except TimeoutError as error:
+            # the idle connections lead to the same silent peer; each would cost a time-out more
+            await client.connection_pool.disconnect(inuse_connections=False)
+            raise StoreUnavailableError from error
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise StoreUnavailableError from error
