@@ -11,6 +11,8 @@ import orjson
 from app.line.line import Line
 from app.line.nodes import NodeDesk, NodeUnknownError
 from app.line.types import Assignment, Job, NodeInfo, Orders, Place, Tier
+from app.relay.types import EntryKind
+from app.relay.writer import RelayWriter
 from app.settings import Settings
 from app.store import keys
 from app.store.client import Store
@@ -34,6 +36,7 @@ class FakeNode:
     """A node that runs what it is told, until a test says that it is done."""
 
     desk: NodeDesk
+    relay: RelayWriter
     name: str
     boot: str = "boot-1"
     running: tuple[str, int] | None = None
@@ -84,7 +87,9 @@ class Hall:
         self._ids = count(1)
 
     async def node(self, name: str = "n1", *, pool: str = POOL) -> FakeNode:
-        node = FakeNode(NodeDesk(self.store, pool, self.settings), name)
+        node = FakeNode(
+            NodeDesk(self.store, pool, self.settings), RelayWriter(self.store, pool), name
+        )
         self.nodes[name] = node
         await node.come()
         return node
@@ -137,15 +142,15 @@ class Hall:
         shift = await self.store.command("GET", keys.pool_prefix(POOL) + "clock")
         return int(seconds) * 1000 + int(micros) // 1000 + int(shift or 0)
 
-    async def begin_writing(self, generation: str, *, kind: str = "delta") -> None:
-        """What the relay writes when a node reads (`reading`) or has its first token (`delta`)."""
-        stream = keys.generation_stream(POOL, generation)
-        await self.store.command("XADD", stream, "*", "k", kind, "d", "{}")
+    async def begin_writing(self, generation: str, *, kind: EntryKind = "delta") -> None:
+        """Its node reads (`reading`) or has its first token (`delta`)."""
+        node = self._runner(generation)
+        await node.relay.append(generation, node.highest_fence, [(kind, {})])
 
     async def write_end(self, generation: str) -> None:
-        """What the relay does when a node ends a generation in order."""
-        prefix = keys.pool_prefix(POOL)
-        await self.store.command("XADD", f"{prefix}s:{generation}", "*", "k", "done", "d", "{}")
-        await self.store.command(
-            "HSET", f"{prefix}g:{generation}", "state", "ended", "ended_at", await self.now_ms()
-        )
+        """Its node ends a generation in order."""
+        node = self._runner(generation)
+        await node.relay.end(generation, node.highest_fence, "done", {})
+
+    def _runner(self, generation: str) -> FakeNode:
+        return next(n for n in self.nodes.values() if n.running and n.running[0] == generation)

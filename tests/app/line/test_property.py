@@ -1,0 +1,289 @@
+"""Anything may happen in any order; the invariants hold after every step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from app.errors import FencedError, LineFullError, PoolEmptyError, TooManyQuestionsError
+from app.line.line import Line
+from app.line.nodes import NodeUnknownError
+from app.line.types import CancelReason, Tier
+from app.store.client import Store
+from tests.app.line import picture as pictures
+from tests.app.line.hall import POOL, FakeNode, Hall, limits
+from tests.app.line.picture import Picture
+
+T = TypeVar("T")
+
+LIMITS = limits(
+    slice_seconds=16,
+    idle_limit_seconds=6,
+    reconnect_grace_seconds=10,
+    answer_cap_seconds=5,
+    node_dead_seconds=5,
+    max_waiting=4,
+    max_questions_per_seat=3,
+)
+LIMITS_MS = {"grace": 10_000, "idle": 6_000, "dead": 5_000, "stop": 10_000}
+SEATS: dict[str, tuple[Tier, bool]] = {
+    "boss": ("priority", True),
+    "ann": ("browser", True),
+    "bob": ("browser", True),
+    "cid": ("browser", True),
+    "dan": ("browser", True),
+    "bot": ("api", False),
+    "bot2": ("api", False),
+}
+NODES = ("n1", "n2", "n3")
+REASONS: tuple[CancelReason, ...] = ("stopped", "gone", "admin")
+
+seats = st.sampled_from(sorted(SEATS))
+nodes = st.sampled_from(NODES)
+picks = st.integers(0, 30)
+
+
+class LineMachine(RuleBasedStateMachine):
+    url: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.store: Store = self.run(self.stack.enter_async_context(Store.connect(self.url)))
+        self.run(self.store.command("FLUSHALL"))
+        self.hall = Hall(self.store, LIMITS)
+        # two replicas, used in turn
+        self.lines = [self.hall.line, Line(self.store, LIMITS)]
+        self.asked: list[str] = []
+        # reports on their way: (node, running, highest fence)
+        self.late: list[tuple[FakeNode, tuple[str, int] | None, int]] = []
+        self.before: Picture = self.run(Picture.take(self.store, POOL))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        try:
+            if self.hall.nodes:
+                self.run(self.drain())
+        finally:
+            self.run(self.stack.aclose())
+            self.runner.close()
+
+    @initialize()
+    def come(self) -> None:
+        for name in NODES[:2]:
+            self.run(self.hall.node(name))
+
+    # -- people -----------------------------------------------------------------------------------
+
+    @rule(seat=seats, again=st.booleans())
+    def ask(self, seat: str, again: bool) -> None:
+        tier, hold = SEATS[seat]
+        self.lines.reverse()
+        self.hall.line = self.lines[0]
+        name = f"{seat}-{len(self.asked)}"
+        try:
+            place = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
+        except (LineFullError, PoolEmptyError, TooManyQuestionsError):
+            return
+        self.asked.append(name)
+        if again:
+            second = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
+            assert (second.ticket, second.rank) == (place.ticket, place.rank)
+
+    @precondition(lambda self: self.asked)
+    @rule(pick=picks, reason=st.sampled_from(REASONS))
+    def cancel(self, pick: int, reason: CancelReason) -> None:
+        generation = self.asked[-1 - pick % len(self.asked)]
+        self.run(self.hall.line.cancel(POOL, generation, reason))
+
+    @rule(seat=seats)
+    def leave(self, seat: str) -> None:
+        self.run(self.hall.line.leave(seat))
+
+    @rule(chosen=st.sets(seats))
+    def watch(self, chosen: set[str]) -> None:
+        """From now on exactly these seats watch their questions."""
+        self.hall.watched = {name for name in self.asked if name.split("-")[0] in chosen}
+        if self.hall.watched:
+            self.run(self.hall.line.places(POOL, sorted(self.hall.watched), watched=True))
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    async def report(self, node: FakeNode) -> None:
+        """A heartbeat, and what a node does about the answer."""
+        try:
+            orders = await node.beat()
+        except NodeUnknownError:
+            node.running = None
+            await node.come()
+            return
+        if node.running and (orders.generation, orders.fence) != node.running:
+            node.running = None
+
+    @rule(name=nodes)
+    def beat(self, name: str) -> None:
+        if name in self.hall.nodes:
+            self.run(self.report(self.hall.nodes[name]))
+        else:
+            self.run(self.hall.node(name))
+
+    @rule(name=nodes, reply_is_lost=st.sampled_from([False, False, False, True]))
+    def take(self, name: str, reply_is_lost: bool) -> None:
+        if (node := self.hall.nodes.get(name)) is None:
+            return
+        if reply_is_lost:
+            self.run(node.desk.take(node.name, node.boot))
+        else:
+            self.run(node.take())
+        self.run(self.hall.line.pump(POOL))
+
+    @rule(name=nodes, kind=st.sampled_from(["reading", "delta"]))
+    def write(self, name: str, kind: Any) -> None:
+        node = self.hall.nodes.get(name)
+        if node and node.running:
+            try:
+                self.run(node.relay.append(*node.running, [(kind, {})]))
+            except FencedError:
+                node.running = None
+
+    @rule(name=nodes, in_order=st.sampled_from([True, True, False]), is_heard=st.booleans())
+    def finish(self, name: str, in_order: bool, is_heard: bool) -> None:
+        node = self.hall.nodes.get(name)
+        if not node or not node.running:
+            return
+        if in_order:
+            # fenced: somebody else has it; the node stops all the same
+            with suppress(FencedError):
+                self.run(node.relay.end(*node.running, "done", {}))
+        if is_heard or not in_order:
+            self.run(node.finish())
+        else:
+            node.running = None
+
+    @rule(name=nodes)
+    def delay_a_report(self, name: str) -> None:
+        if node := self.hall.nodes.get(name):
+            self.late.append((node, node.running, node.highest_fence))
+
+    @precondition(lambda self: self.late)
+    @rule()
+    def deliver_a_report(self) -> None:
+        node, running, highest = self.late.pop(0)
+        with suppress(NodeUnknownError):  # its answer goes nowhere
+            self.run(
+                node.desk.heartbeat(node.name, node.boot, running=running, highest_fence=highest)
+            )
+
+    @rule(name=nodes, comes_back=st.booleans())
+    def crash(self, name: str, comes_back: bool) -> None:
+        if node := self.hall.nodes.get(name):
+            node.boot, node.running = node.boot + "+", None
+            self.late = [late for late in self.late if late[0] is not node]
+            if comes_back:
+                self.run(node.come())
+
+    @rule(name=nodes)
+    def depart(self, name: str) -> None:
+        node = self.hall.nodes.get(name)
+        if node and not node.running:
+            self.run(node.desk.leave(node.name, node.boot))
+
+    @rule(silent=st.sets(nodes, max_size=2))
+    def fall_silent(self, silent: set[str]) -> None:
+        self.hall.silent = silent
+
+    # -- time -------------------------------------------------------------------------------------
+
+    async def let_pass(self, seconds: float) -> None:
+        self.late.clear()  # no report is on its way for seconds
+        await self.hall.shift_clock(seconds)
+        for node in self.hall.nodes.values():
+            if node.name not in self.hall.silent:
+                await self.report(node)
+        if self.hall.watched:
+            await self.hall.line.places(POOL, sorted(self.hall.watched), watched=True)
+        await self.hall.line.pump(POOL)
+
+    @rule(seconds=st.sampled_from([0.5, 1, 2, 4]), times=st.integers(1, 4))
+    def step(self, seconds: float, times: int) -> None:
+        for _ in range(times):
+            self.run(self.let_pass(seconds))
+
+    @rule(seconds=st.integers(6, 300))
+    def outage(self, seconds: int) -> None:
+        """I12: whoever had a place when the store went away has it when it comes back."""
+        self.late.clear()
+        live = self.run(Picture.take(self.store, POOL)).live()
+        self.run(self.hall.shift_clock(seconds))
+        self.run(self.hall.line.pump(POOL))
+        assert self.run(Picture.take(self.store, POOL)).live() == live
+
+    async def drain(self) -> None:
+        """I10: with everybody gone and half of the nodes silent, everything ends by itself."""
+        self.hall.watched, self.hall.silent = set(), {"n2"}
+        for _ in range(24):
+            await self.let_pass(4)
+            for node in self.hall.nodes.values():
+                if node.running and node.orders and node.orders.cancel and node.name != "n2":
+                    with suppress(FencedError):  # given up on meanwhile
+                        await node.relay.end(*node.running, "done", {})
+                    await node.finish()
+        end = await Picture.take(self.store, POOL)
+        assert end.live() == set()
+        assert {g["state"] for g in end.all("g").values()} <= {"ended"}
+        pictures.check_generations(end)
+
+    # -- what always holds ------------------------------------------------------------------------
+
+    @invariant()
+    def all_is_in_order(self) -> None:
+        after = self.run(Picture.take(self.store, POOL))
+        pictures.check_tickets(after)
+        pictures.check_leases(after)
+        pictures.check_generations(after)
+        pictures.check_deadlines(after, LIMITS_MS)
+        pictures.check_flow(after, LIMITS_MS)
+        pictures.check_step(self.before, after)
+        self.before = after
+
+    @invariant()
+    def no_node_is_given_work_while_it_runs_something_else(self) -> None:
+        """I2, looking at the nodes themselves and not at what the store believes."""
+        for name, n in self.before.all("n").items():
+            node = self.hall.nodes[name]
+            if n["boot"] != node.boot or node.running is None:
+                continue
+            assert n["state"] != "idle", f"{name} is free but runs {node.running}"
+            if n["generation"] and n["fence"] != n.get("taken"):
+                raise AssertionError(f"{name} runs {node.running} and was given more")
+
+
+def test_the_line_keeps_its_promises_whatever_happens(valkey_url: str) -> None:
+    LineMachine.url = valkey_url
+    run_state_machine_as_test(
+        LineMachine,
+        settings=settings(
+            max_examples=120,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+            phases=[Phase.generate, Phase.shrink],
+            database=None,
+        ),
+    )
