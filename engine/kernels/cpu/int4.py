@@ -14,7 +14,6 @@ from torch import Tensor
 
 from engine.weights.rows import GROUP, Rows
 
-
 # By this name the call costs half of what it costs through torch.ops.
 _multiply = torch._weight_int4pack_mm_for_cpu  # pyright: ignore[reportPrivateImportUsage] - the only name it has
 
