@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from starlette.requests import HTTPConnection
 
 from app.accounts.limits import Budget
@@ -117,7 +117,8 @@ async def count_request(connection: HTTPConnection, caller: Caller) -> None:
     A visitor, or a publishable key, counts by its own seat: it must not use up its owner's minute.
     """
     most = account_parts(connection).settings.requests_per_minute
-    who = caller.seat if caller.origin else caller.user_id or caller.seat
+    is_a_sites = caller.kind == "visitor" or caller.origin is not None
+    who = caller.seat if is_a_sites or caller.user_id is None else caller.user_id
     await accounts(connection).limits.spend(Budget("requests", most), who)
 
 
@@ -147,14 +148,26 @@ async def find_key(connection: HTTPConnection, text: str) -> tuple[ApiKey, User]
     if not looks_like_key(text):
         raise BadKeyError
     hashed = digest(text)
+    key, user = await _live_key(connection, ApiKey.secret_hash == hashed)
+    if not same(key.secret_hash, hashed):
+        raise BadKeyError
+    return key, user
+
+
+async def find_key_by_id(connection: HTTPConnection, key_id: str) -> tuple[ApiKey, User]:
+    """For those whose right to the key was checked before. Raises BadKeyError once it is revoked."""
+    return await _live_key(connection, ApiKey.id == key_id)
+
+
+async def _live_key(connection: HTTPConnection, which: ColumnElement[bool]) -> tuple[ApiKey, User]:
     query = (
         select(ApiKey, User)
         .join(User, ApiKey.user_id == User.id)
-        .where(ApiKey.secret_hash == hashed, ApiKey.revoked_at.is_(None))
+        .where(which, ApiKey.revoked_at.is_(None))
     )
     async with account_parts(connection).database.session() as session:
         found = (await session.execute(query)).one_or_none()
-        if found is None or not same(found[0].secret_hash, hashed):
+        if found is None:
             raise BadKeyError
         key, user = found
         moment = now()

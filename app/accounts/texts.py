@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from app.errors import InvalidRequestError
 
 NAME_CHARACTERS = (2, 40)
-LABEL_CHARACTERS = (1, 60)
+LABEL_CHARACTERS = (1, 80)
 PASSWORD_CHARACTERS = (8, 200)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
