@@ -158,12 +158,13 @@ class Story:
 
     def _piece(self, entries: Sequence[Entry]) -> Told:
         last = entries[-1].data
-        since_first = self._time.common(last["t_ms"]) - (self._gauge.first_ms or 0.0)
+        at_ms = self._time.common(last["t_ms"])
+        first_ms = at_ms if self._gauge.first_ms is None else self._gauge.first_ms
         piece = Delta(
             text="".join(entry.data["text"] for entry in entries),
             channel=last["channel"],
             n=sum(entry.data["n"] for entry in entries),
-            t_ms=round(max(0.0, since_first), 3),
+            t_ms=round(max(0.0, at_ms - first_ms), 3),
         )
         return entries[-1].id, piece
 

@@ -81,8 +81,10 @@ class StoreClock:
         self._offset_ms = int(seconds) * 1000 + int(microseconds) / 1000 - middle_s * 1000
 
     def now_ms(self) -> float:
-        # before the store was reached once, nothing compares this with the store's times
-        return time.monotonic() * 1000 + (self._offset_ms or 0.0)
+        if self._offset_ms is None:
+            # until the store was reached; close enough to tell an outage by
+            return time.time() * 1000
+        return time.monotonic() * 1000 + self._offset_ms
 
 
 class _Watch:

@@ -155,10 +155,14 @@ async def first(events: AsyncGenerator[Heard], name: str, **fields: Any) -> Hear
     raise AssertionError(f"no {name} with {fields} came")
 
 
+def settings_of(store_url: str, folder: Path, **more: Any) -> Settings:
+    return Settings(data_folder=folder, redis_url=store_url, **more)
+
+
 @asynccontextmanager
 async def serving(store_url: str, folder: Path, **settings: Any) -> AsyncGenerator[Web]:
     """A web replica on a free port; several may share store and folder."""
-    chosen = Settings(data_folder=folder, redis_url=store_url, **settings)
+    chosen = settings_of(store_url, folder, **settings)
     app = _make_app(chosen)
     config = uvicorn.Config(
         app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, ws="none"
