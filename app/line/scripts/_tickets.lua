@@ -167,6 +167,7 @@ local function settle(node)
   if field(t, 'hold') ~= '1' then return end_lease(ticket, 'finished') end
   redis.call('ZREM', p .. 'seen', ticket)
   redis.call('ZADD', p .. 'rest', int(now + limits.idle), ticket)
+  changed = true
 end
 
 -- The lease will end as soon as its answer has; at: when that answer is called off.

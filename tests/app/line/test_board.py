@@ -15,19 +15,35 @@ from tests.app.line.hall import POOL, Hall
 from tests.waiting import until
 
 
-@pytest.fixture
-async def bell(valkey_url: str) -> AsyncIterator[Bell]:
-    async with Bell.open(valkey_url) as opened:
-        yield opened
+class CountingLine(Line):
+    """Counts the rounds, and fails some of them."""
+
+    calls = 0
+    failing = False
+
+    async def places(
+        self, pool: str, generations: Sequence[str], *, watched: bool
+    ) -> dict[str, Place]:
+        self.calls += 1
+        if self.failing:
+            raise StoreUnavailableError
+        return await super().places(pool, generations, watched=watched)
 
 
 @pytest.fixture
-async def board(hall: Hall, bell: Bell) -> AsyncIterator[Board]:
-    async with Board(hall.line, bell) as opened:
+def line(hall: Hall) -> CountingLine:
+    return CountingLine(hall.store, hall.settings)
+
+
+@pytest.fixture
+async def board(line: CountingLine, bell: Bell) -> AsyncIterator[Board]:
+    async with Board(line, bell) as opened:
         yield opened
 
 
-async def test_a_watcher_hears_of_each_change_of_its_place(hall: Hall, board: Board) -> None:
+async def test_a_watcher_hears_of_each_change_of_its_place(
+    hall: Hall, line: CountingLine, board: Board
+) -> None:
     node = await hall.node()
     await hall.ask("holder", generation="h", hold=False)
     await hall.ask("ann", generation="a1")
@@ -50,8 +66,10 @@ async def test_a_watcher_hears_of_each_change_of_its_place(hall: Hall, board: Bo
         await node.finish()
         assert (await rank_is(None)).state == "assigned"
         wake.clear()
-        # time alone wakes nobody
-        await asyncio.sleep(0.15)
+        # a round that finds nothing new wakes nobody
+        calls = line.calls
+        await hall.store.command("PUBLISH", keys.line_bell(POOL), "")
+        await until(lambda: line.calls > calls)
         assert not wake.is_set()
 
 
@@ -97,27 +115,13 @@ async def test_a_pool_can_be_watched_again_after_its_last_watcher_left(
             assert watched.place is not None
 
 
-class CountingLine(Line):
-    """Counts the rounds, and fails some of them."""
-
-    calls = 0
-    failing = False
-
-    async def places(
-        self, pool: str, generations: Sequence[str], *, watched: bool
-    ) -> dict[str, Place]:
-        self.calls += 1
-        if self.failing:
-            raise StoreUnavailableError
-        return await super().places(pool, generations, watched=watched)
-
-
-async def test_all_watchers_of_a_pool_are_served_by_one_call(hall: Hall, bell: Bell) -> None:
+async def test_all_watchers_of_a_pool_are_served_by_one_call(
+    hall: Hall, line: CountingLine, bell: Bell
+) -> None:
     await hall.node()
     names = [f"x{number}" for number in range(40)]
     for name in names:
         await hall.ask(name, generation=name)
-    line = CountingLine(hall.store, hall.settings)
     wakes = [asyncio.Event() for _ in names]
     async with Board(line, bell) as board, asyncio.timeout(10):
         watches = [board.watch(POOL, name, wake) for name, wake in zip(names, wakes, strict=True)]
@@ -129,10 +133,9 @@ async def test_all_watchers_of_a_pool_are_served_by_one_call(hall: Hall, bell: B
             await watch.__aexit__(None, None, None)
 
 
-async def test_an_outage_is_waited_out(hall: Hall, bell: Bell) -> None:
+async def test_an_outage_is_waited_out(hall: Hall, line: CountingLine, bell: Bell) -> None:
     await hall.node()
     await hall.ask("ann", generation="a1")
-    line = CountingLine(hall.store, hall.settings)
     line.failing = True
     wake = asyncio.Event()
     async with Board(line, bell) as board, board.watch(POOL, "a1", wake) as watched:
