@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.accounts.caller import Caller, maybe_signed_in
+from app.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 LANGUAGE_FOLDER = ROOT / "static" / "lang"
@@ -105,7 +106,11 @@ async def chat_page(request: Request, caller: MaybeCaller) -> Response:
     """The chat, or for strangers what this is and a sign-in form."""
     if caller is None:
         return render(request, "welcome.html")
-    return render(request, "chat.html", caller=caller, has_sidebar=True)
+    settings: Settings = request.app.state.settings
+    grace_seconds = int(settings.reconnect_grace_seconds)
+    return render(
+        request, "chat.html", caller=caller, has_sidebar=True, grace_seconds=grace_seconds
+    )
 
 
 @router.get("/sign-in")

@@ -66,12 +66,18 @@ function openFence(token) {
   if (!match) return null;
   const body = token.raw.slice(match[0].length);
   if (closing(match[1]).test(body)) return null;
-  return { fence: match[1], language: token.lang ?? "", indent: /^ */.exec(token.raw)[0], body };
+  return { fence: match[1], language: token.lang ?? "", indent: match[1][0] === "`" ? /^ */.exec(token.raw)[0].length : 0, body };
 }
 
-// As marked has it: the same run, more fence letters, blanks.
+// As marked has it: the same run, more of the same letter, blanks.
 function closing(fence) {
-  return new RegExp(`(?:^|\\n) {0,3}${fence}[~\`]* *(?=\\n|$)`);
+  return new RegExp(`(?:^|\\n) {0,3}${fence}${fence[0]}* *(?=\\n|$)`);
+}
+
+// The lines of a code token. marked leaves out the last line break, except after an empty line.
+export function codeLines({ text }) {
+  if (text === "") return [];
+  return (text.endsWith("\n") ? text.slice(0, -1) : text).split("\n");
 }
 
 // Cuts a growing text into finished blocks and a tail. A sink is told, in order:
@@ -174,7 +180,7 @@ export class BlockStream {
   }
 }
 
-// A fence's own indent is taken from its lines, as marked does it.
+// A fence's own indent is taken from its lines, as marked does it (for backticks only).
 function outdent(line, indent) {
-  return indent && /^\s*/.exec(line)[0].length >= indent.length ? line.slice(indent.length) : line;
+  return line.slice(Math.min(/^\s*/.exec(line)[0].length, indent));
 }

@@ -28,6 +28,8 @@ class Chat {
   // running turns of all conversations, by generation
   #running = new Map();
   #loading = 0;
+  // turns whose stream was gone, so that their conversation was loaded anew: once is enough
+  #reloaded = new Set();
   #turns = find("#turns");
   #scroll = new Scroll();
   #gauge = new Gauge();
@@ -180,8 +182,11 @@ class Chat {
     const isShown = this.#entries.includes(entry);
     if (fault.status === 401 && ask !== null) {
       await this.#signInAgain(() => this.#askAgain(entry));
-    } else if (fault.status === 404 && ask === null && isShown) {
+    } else if (fault.status === 401 && isShown) {
+      await this.#signInAgain(() => this.#load(this.#conversationId));
+    } else if (fault.status === 404 && ask === null && isShown && !this.#reloaded.has(entry.turn.generation)) {
       // the stream is no longer kept, so the database has the whole answer
+      this.#reloaded.add(entry.turn.generation);
       this.#running.delete(entry.turn.generation);
       await this.#load(entry.live.conversationId);
     }

@@ -38,12 +38,12 @@ export class Gauge {
   // The turn whose figures are shown, or null. Cheap: painted at 10 Hz at most, except for changes
   // of the turn itself.
   show(turn) {
-    const isOther = turn?.generation !== this.#turn?.generation || turn?.status !== this.#turn?.status;
-    if (turn?.live !== this.#turn?.live && turn?.live !== null && turn?.live !== undefined) {
-      this.#spark.add(turn.live, performance.now());
-    }
+    const isOther = turn?.generation !== this.#turn?.generation;
+    const isOver = turn?.status !== this.#turn?.status;
+    const isNewRate = turn && turn.rates !== (isOther ? 0 : this.#turn.rates);
+    if (isNewRate && turn.live !== null) this.#spark.add(turn.live, performance.now());
     this.#turn = turn;
-    if (isOther) this.#paint();
+    if (isOther || isOver) this.#paint();
   }
 
   session(figures) {

@@ -44,10 +44,6 @@ export class History {
     for (const row of this.#list.children) row.classList.toggle("is-running", ids.has(row.dataset.id));
   }
 
-  titleOf(id) {
-    return this.#conversations.find((conversation) => conversation.id === id)?.title ?? null;
-  }
-
   #paint() {
     this.#none.hidden = this.#conversations.length > 0;
     this.#list.replaceChildren(...this.#conversations.map((conversation) => this.#row(conversation)));

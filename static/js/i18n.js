@@ -26,11 +26,6 @@ export function t(key, values = {}) {
   );
 }
 
-// The text of `key`, or null where this language has none.
-export function tOrNull(key, values) {
-  return key in texts ? t(key, values) : null;
-}
-
 function shown(value) {
   return typeof value === "number" ? number(value) : String(value);
 }

@@ -106,10 +106,18 @@ form.addEventListener("submit", (event) => {
   });
 });
 
-find("#use-snippet").textContent = [
-  `curl ${location.origin}/v1/chat/completions \\`,
-  `  -H "Authorization: Bearer $BATON_KEY" -H "Content-Type: application/json" \\`,
-  `  -d '{"model": "default", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'`,
-].join("\n");
+function showUse(model) {
+  find("#use-snippet").textContent = [
+    `curl ${location.origin}/v1/chat/completions \\`,
+    `  -H "Authorization: Bearer $BATON_KEY" \\`,
+    `  -H "Content-Type: application/json" \\`,
+    `  -d '{"model": "${model}", "stream": true,`,
+    `       "messages": [{"role": "user", "content": "Hello"}]}'`,
+  ].join("\n");
+}
 
-change(async () => {});
+showUse("MODEL");
+await change(async () => {
+  const { pools } = await call("GET", "/api/line");
+  if (pools.length > 0) showUse(pools[0].name);
+});

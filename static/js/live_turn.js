@@ -1,7 +1,7 @@
 // One running turn: its stream read to the end, whatever page or conversation is shown meanwhile.
 
 import { followTurn, HttpError } from "./stream.js";
-import { reduceTurn, refuse } from "./state.js";
+import { disconnect, reduceTurn, refuse } from "./state.js";
 
 export function newGenerationId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
@@ -58,6 +58,7 @@ export class LiveTurn {
   #connection(isUp) {
     if (isUp === this.isConnected) return;
     this.isConnected = isUp;
+    if (!isUp) this.turn = disconnect(this.turn);
     this.#onChange(this, null);
   }
 }

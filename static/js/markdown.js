@@ -2,9 +2,10 @@
 // frame only the last two blocks are rendered anew, and code grows by an element per line.
 
 import "../vendor/purify.min.js";
-import { BlockStream, blockHtml, lex } from "./blocks.js";
+import { BlockStream, blockHtml, codeLines, lex } from "./blocks.js";
 import { copyButton } from "./copy.js";
 import { element } from "./dom.js";
+import { t } from "./i18n.js";
 
 // Second wall behind the escaping in blocks.js.
 const ALLOWED = {
@@ -16,6 +17,8 @@ const ALLOWED = {
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
+  // DOMPurify would hold these against the pattern above too
+  ADD_URI_SAFE_ATTR: ["rel", "target", "align", "start", "type", "checked", "disabled"],
   RETURN_DOM_FRAGMENT: true,
 };
 const SLOW_FLUSH_MS = 12;
@@ -32,7 +35,7 @@ class CodeBlock {
 
   constructor(language) {
     const name = language.trim().split(/\s+/)[0];
-    const copy = copyButton(() => this.#code.textContent.replace(/\n$/, ""));
+    const copy = copyButton(() => this.#code.textContent.replace(/\n$/, ""), t("copy.code"));
     this.figure = element(
       "figure", { class: "code" },
       element("figcaption", {}, element("span", {}, name), copy),
@@ -52,26 +55,25 @@ class CodeBlock {
     if (isFinal) this.#last = null;
   }
 
+  // No further line comes; one that was begun and not finished is no line.
   close() {
-    if (this.#last?.textContent === "") this.#last.remove();
-    if (this.#code.textContent === "\n") this.#code.replaceChildren();
+    if (this.#last) this.#last.remove();
   }
 }
 
-function codeBlock(language, text) {
+function codeBlock(language, lines) {
   const block = new CodeBlock(language);
-  for (const line of text.split("\n")) block.line(line, true);
-  block.close();
+  for (const line of lines) block.line(line, true);
   return block.figure;
 }
 
 // The nodes of one block.
 function rendered(token) {
-  if (token.type === "code") return codeBlock(token.lang ?? "", token.text);
+  if (token.type === "code") return codeBlock(token.lang ?? "", codeLines(token));
   const fragment = sanitised(blockHtml(token));
   for (const pre of fragment.querySelectorAll("pre")) {
     const language = /language-(\S+)/.exec(pre.firstElementChild?.className ?? "")?.[1] ?? "";
-    pre.replaceWith(codeBlock(language, pre.textContent.replace(/\n$/, "")));
+    pre.replaceWith(codeBlock(language, codeLines({ text: pre.textContent })));
   }
   for (const table of fragment.querySelectorAll("table")) {
     const frame = element("div", { class: "table", tabindex: "0" });

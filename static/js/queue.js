@@ -32,7 +32,7 @@ export class QueueCard {
   // `live` is the running turn of this conversation or null; `seat` what GET /api/line says of us,
   // with `atMs`, the time it came.
   show(live, seat, nowMs) {
-    const view = live?.isOpen ? turnCard(live, nowMs) : seatCard(seat, nowMs);
+    const view = live?.isOpen ? turnCard(live, nowMs, Number(this.#root.dataset.grace)) : seatCard(seat, nowMs);
     this.#root.hidden = view === null;
     if (view === null) return;
     const key = JSON.stringify(view);
@@ -49,7 +49,7 @@ export class QueueCard {
 }
 
 // What to say of a running turn, as plain data; null: nothing.
-export function turnCard(live, nowMs) {
+export function turnCard(live, nowMs, graceSeconds = 120) {
   const { turn, isConnected } = live;
   const { state } = turn;
   if (!isConnected) {
@@ -58,18 +58,18 @@ export function turnCard(live, nowMs) {
   }
   if (!state) return { kind: "waiting", title: t("queue.joining"), lines: [] };
   const card = CARDS[turn.phase];
-  return card ? card(turn, state, nowMs) : null;
+  return card ? card(turn, state, nowMs, graceSeconds) : null;
 }
 
 const CARDS = {
-  waiting: (turn, state) => ({
+  waiting: (turn, state, nowMs, graceSeconds) => ({
     kind: "waiting",
     title: state.rank === null ? t("queue.joining") : t("queue.place", { n: state.rank }),
     lines: [
       [t("queue.waiting", { n: state.waiting }), etaText(state.eta)].join(" · "),
       state.behind_own > 0 ? t("queue.behind_own", { n: state.behind_own }) : "",
       state.reason ?? "",
-      t("queue.kept"),
+      t("queue.kept", { time: spanText(graceSeconds) }),
     ],
     button: t("queue.leave"),
   }),
@@ -127,6 +127,13 @@ export function seatCard(seat, nowMs) {
 
 function nodeText(node) {
   return node ? t("queue.node", node) : "";
+}
+
+// Whole minutes, or seconds where it is less; rounded down, for it is a promise.
+function spanText(seconds) {
+  return seconds < 60
+    ? t("unit.seconds", { n: Math.floor(seconds) })
+    : t("unit.minutes", { n: Math.floor(seconds / 60) });
 }
 
 // A range of seconds as people say it; null: not measured yet.

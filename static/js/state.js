@@ -24,6 +24,8 @@ function emptyTurn() {
     lastTokenMs: 0,
     live: null,
     livePeak: null,
+    // `rate` events so far: tells two equal values from one
+    rates: 0,
     finishReason: null,
     stopReason: null,
     usage: null,
@@ -72,7 +74,8 @@ const CHANGES = {
   state(turn, data, nowMs) {
     // a late connection may repeat an older version
     if (turn.state && data.version < turn.state.version) return turn;
-    return { ...turn, state: data, stateAtMs: nowMs, phase: data.phase };
+    const live = data.phase === "answering" ? turn.live : null;
+    return { ...turn, state: data, stateAtMs: nowMs, phase: data.phase, live };
   },
 
   delta(turn, data) {
@@ -94,6 +97,7 @@ const CHANGES = {
     return {
       ...turn,
       live: data.live,
+      rates: turn.rates + 1,
       livePeak: isCandidate ? Math.max(turn.livePeak ?? 0, data.live) : turn.livePeak,
     };
   },
@@ -117,6 +121,11 @@ const CHANGES = {
     return { ...turn, status: "failed", phase: null, live: null, error: data };
   },
 };
+
+// The connection is gone: what was the speed is no longer known.
+export function disconnect(turn) {
+  return turn.live === null ? turn : { ...turn, live: null };
+}
 
 // A turn that ended before its stream began: the request was refused.
 export function refuse(turn, error) {
