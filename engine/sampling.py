@@ -115,6 +115,8 @@ def choose(logits: Tensor, params: SamplingParams, position: int) -> int:
     if params.temperature == 0:
         return best
     token_ids, scaled = _kept(values, params)
+    if len(token_ids) == 1:
+        return best
     if len(token_ids) * 4 < len(values):
         return _noisy_best(scaled, token_ids, params.seed, position)
     return _noisy_best_of_many(scaled, token_ids, params.seed, position, len(values))
