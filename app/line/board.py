@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -32,6 +33,8 @@ _MOST_SECONDS = 2.0
 # everybody still hears of a change within a second.
 _REST_FACTOR = 4
 _LONGEST_REST_SECONDS = 0.5
+# Seats are kept by one round in so many seconds: far below every grace, and it halves a round.
+_KEEP_SECONDS = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +67,8 @@ class _Room:
     watchers: dict[str, set[Watched]] = field(default_factory=dict[str, set[Watched]])
     due: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    # when a round last kept the seats, on the monotonic clock
+    kept_at: float = -math.inf
 
 
 class Board:
@@ -139,11 +144,13 @@ class Board:
     async def _round(self, pool: str, room: _Room) -> None:
         room.due.clear()
         began = time.monotonic()
+        keeps = began - room.kept_at >= _KEEP_SECONDS
         try:
-            places = await self._line.places(pool, list(room.watchers), watched=True)
+            places = await self._line.places(pool, list(room.watchers), watched=keeps)
         except (StoreUnavailableError, RedisError) as error:
             logger.warning("the places of %s could not be read: %s", pool, error)
         else:
+            room.kept_at = began if keeps else room.kept_at
             for generation, watchers in room.watchers.items():
                 for watched in watchers:
                     watched.show(places.get(generation))

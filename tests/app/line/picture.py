@@ -1,6 +1,17 @@
-"""All of a pool's keys at one moment, and what must be true of them.
+"""All of a pool's keys at one moment, and what must be true of them: the line's invariants.
 
-The numbers I1..I12 are the invariants of the line: docs/architecture.md lists them.
+I1  at most one lease per node; lease, ticket, generation and node name each other
+I2  no node is given work while it runs something else (test_property.py looks at the nodes)
+I3  fences strictly grow, also over a lost memory and a clock set back
+I4  each ticket is in exactly one of: one lane, one lease, ended; ended never changes
+I5  one live ticket per seat
+I6  first come, first served within a lane
+I7  a rank never grows while its ticket stays in its lane
+I8  the indices hold exactly the tickets that their table in app/store/keys.py says
+I9  whatever lives has a deadline, and it is kept
+I10 nobody waits beside a free node, and everything ends when everybody has gone
+I12 an outage of the store costs nobody the place
+(I11, that old fences change nothing, is a test of its own in test_nodes.py.)
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ async def test_a_node_gets_work_only_after_it_said_that_nothing_runs(hall: Hall)
     await node.desk.leave("n1", node.boot)
     node.running = ("old", 7)
     await node.register()
+    assert (await hall.ask("ann", generation="a1")).state == "queued"
     assert (await node.beat()).generation is None
     assert await idle_nodes(hall) == 0
-    assert (await hall.ask("ann", generation="a1")).state == "queued"
     node.running = None
     orders = await node.beat()
     assert (orders.generation, orders.seat) == ("a1", "ann")

@@ -130,8 +130,7 @@ class LineMachine(RuleBasedStateMachine):
         try:
             orders = await node.beat()
         except NodeUnknownError:
-            node.running = None
-            await node.come()
+            await node.register()  # what it runs it stops only when the next answer says so
             return
         if node.running and (orders.generation, orders.fence) != node.running:
             node.running = None
