@@ -165,10 +165,11 @@ def _origin(request: Request) -> str:
 def _check_asker(request: Request, key: ApiKey) -> None:
     """Our own framed page, or a page of the key's sites. Raises ForbiddenError."""
     origin = request.headers.get("origin")
-    public_url = get_parts(request).settings.public_url
-    own = {own_origin(request.scope), origin_of(public_url) if public_url else None}
-    is_own = request.headers.get("sec-fetch-site") == "same-origin" or origin in own
-    if origin is None and not is_own:
+    if request.headers.get("sec-fetch-site") == "same-origin":
+        return
+    if origin is None:
         raise ForbiddenError("Visitors come from the chat's own page.")
-    if not is_own:
+    public_url = get_parts(request).settings.public_url
+    own = {own_origin(request.scope), origin_of(public_url) if public_url else ""}
+    if origin not in own:
         check_origin(key, origin)
