@@ -33,8 +33,10 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     inbox:<node>            list    doorbell of the node: "job", "cancel"          60 s
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
                                     seat, hold, payload, fence (0: nobody may append),   after its end
-                                    node, queued_at, assigned_at, cancel, ended_at
-    s:<generation>          stream  its events: fields k (kind) and d (JSON)       as g:
+                                    node, queued_at, assigned_at, cancel, ended_at;
+                                    the relay's: writer, written (entries), bytes
+    s:<generation>          stream  its events: fields k (kind) and d (JSON)       as g:; 7 days
+                                                                                   after an append
     ended                   stream  ended generations that SQL has not taken yet   until taken
     turns                   list    durations of the last 20 leases (ms)           for ever, bounded
     card                    string  the model card that the nodes published        until replaced
