@@ -34,9 +34,7 @@ STATE_EVERY_MS = 4500.0
 # numbers that others move (how many wait, the wait to expect) are told this often at most
 SLOW_STATE_MS = 1000.0
 
-_RETURNED = (
-    "Your node failed. You are first to get the next one, and the answer goes on where it stopped."
-)
+_RETURNED = "Your node failed. You are first in line for the next one."
 _ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
 
 
@@ -98,6 +96,8 @@ class Story:
         self._version = 0
         self._shown: tuple[tuple[object, ...], tuple[object, ...]] | None = None
         self._state_ms = 0.0
+        # a change of what others move waits for its second to be over
+        self._withheld = False
         self._rate_ms = 0.0
 
     @property
@@ -192,9 +192,16 @@ class Story:
 
     def next_in(self, store_ms: float) -> float:
         """Milliseconds until something is due by the clock alone."""
+        state_every_ms = SLOW_STATE_MS if self._withheld else STATE_EVERY_MS
+        left_ms = self._state_ms + state_every_ms - store_ms
         if self._tokens:
-            return min(RATE_EVERY_MS, max(0.0, self._rate_ms + RATE_EVERY_MS - store_ms))
-        return min(SLOW_STATE_MS, max(0.0, self._state_ms + STATE_EVERY_MS - store_ms))
+            left_ms = min(left_ms, self._rate_ms + RATE_EVERY_MS - store_ms)
+        return max(0.0, left_ms)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can be in the stream yet, as far as the line says."""
+        return self._place is not None and self._place.state == "queued" and not self.began
 
     def _phase(self) -> Phase | None:
         """None: nothing can be said yet, or nothing any more."""
@@ -224,6 +231,7 @@ class Story:
         shown = (self._at_once(phase, place), _slowly(place))
         age_ms = store_ms - self._state_ms
         same = self._shown is not None and shown[0] == self._shown[0]
+        self._withheld = same and shown != self._shown and age_ms < SLOW_STATE_MS
         if same and age_ms < (SLOW_STATE_MS if shown != self._shown else STATE_EVERY_MS):
             return None
         self._shown, self._state_ms = shown, store_ms

@@ -27,8 +27,10 @@ from app.store.keys import generation_bell
 log = structlog.get_logger(__name__)
 
 PAGE = 500
-# the bell may miss a message, so streams are also read without it
+# the bell may miss a message, so streams are also read without it: often while a node has the
+# turn, seldom while thousands wait for theirs
 POLL_SECONDS = 1.0
+WAITING_POLL_SECONDS = 10.0
 OUTAGE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 # between a turn's row in SQL and its question in the line
@@ -44,10 +46,11 @@ async def watching(
     `after` is the stream position of the last event that the reader has.
     """
     wake = asyncio.Event()
+    rung = _Rung(wake)
     async with (
-        parts.bell.listen(generation_bell(pool, generation), wake),
+        parts.bell.listen(generation_bell(pool, generation), rung),
         parts.board.watch(pool, generation, wake) as watched,
-        aclosing(_Watch(parts, pool, generation, after, wake, watched).events()) as events,
+        aclosing(_Watch(parts, pool, generation, after, rung, watched).events()) as events,
     ):
         yield events
 
@@ -63,6 +66,22 @@ async def watch(
     async with watching(parts, pool, generation, after) as events:
         async for told in events:
             yield told
+
+
+class _Rung(asyncio.Event):
+    """Set by the generation's bell; wakes the watcher, as a changed place does too.
+
+    Only the bell means that there is something to read: a place that changes while thousands wait
+    must not send them all to the store.
+    """
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        super().__init__()
+        self.wake = wake
+
+    def set(self) -> None:
+        super().set()
+        self.wake.set()
 
 
 class StoreClock:
@@ -94,14 +113,15 @@ class _Watch:
         pool: str,
         generation: str,
         after: str,
-        wake: asyncio.Event,
+        rung: _Rung,
         watched: Watched,
     ) -> None:
         self._parts = parts
         self._pool = pool
         self._generation = generation
         self._after = after
-        self._wake = wake
+        self._rung = rung
+        self._wake = rung.wake
         self._watched = watched
         self._story = Story(pool, after)
         self._clock = StoreClock()
@@ -146,10 +166,11 @@ class _Watch:
 
     async def _read(self) -> list[Entry]:
         """The next entries, if the bell rang, more are known to be there, or it is time to look."""
-        due = time.monotonic() - self._read_at_s >= POLL_SECONDS
-        if not (self._wake.is_set() or self._more or due):
-            return []
         self._wake.clear()
+        due = time.monotonic() - self._read_at_s >= self._poll_s()
+        if not (self._rung.is_set() or self._more or due):
+            return []
+        self._rung.clear()
         self._read_at_s = time.monotonic()
         await self._clock.read(self._parts)
         entries = await self._parts.reader.read(
@@ -158,10 +179,13 @@ class _Watch:
         self._more = len(entries) == PAGE
         return entries
 
+    def _poll_s(self) -> float:
+        return WAITING_POLL_SECONDS if self._story.waits else POLL_SECONDS
+
     async def _pause(self) -> None:
         limit_s = RETRY_SECONDS
         if self._outage_since_s is None:
-            limit_s = self._story.next_in(self._clock.now_ms()) / 1000
+            limit_s = min(self._poll_s(), self._story.next_in(self._clock.now_ms()) / 1000)
         try:
             async with asyncio.timeout(limit_s):
                 await self._wake.wait()

@@ -62,7 +62,12 @@ class Web:
     url: str
     parts: Parts
     app: FastAPI
+    server: uvicorn.Server
     stack: AsyncExitStack
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self.server.should_exit = True
 
     async def client(self, **headers: str) -> httpx.AsyncClient:
         made = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
@@ -175,7 +180,7 @@ async def serving(store_url: str, folder: Path, **settings: Any) -> AsyncGenerat
         try:
             await until(lambda: server.started or serve.done(), what="uvicorn")
             async with AsyncExitStack() as stack:
-                yield Web(url, app.state.parts, app, stack)
+                yield Web(url, app.state.parts, app, server, stack)
         finally:
             server.should_exit = True
             await serve

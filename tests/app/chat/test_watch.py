@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from app.accounts.models import Turn
 from app.chat import history, watch
 from app.node.kinds.scripted import Script
+from app.relay.reader import RelayReader
 from app.store import keys
 from tests.app.serving import Heard, Web, first, names_of, scripted_node, text_of
 from tests.waiting import until
@@ -72,7 +73,7 @@ async def test_resuming_behind_the_end_tells_the_end_again(web: Web, valkey_url:
 async def test_a_reload_in_each_phase_shows_where_the_turn_stands(web: Web, valkey_url: str):
     eva, ben = await web.member("Eva"), await web.member("Ben")
     generation, blocking = uuid4().hex, uuid4().hex
-    script = Script(stall_at=8, prefill_ms_per_token=8)
+    script = Script(stall_at=8, prefill_ms_per_token=1.5)
     async with scripted_node(valkey_url, script) as kind:
         async with ben.ask(generation=blocking) as his:
             await first(his, "delta")
@@ -137,6 +138,30 @@ async def test_replayed_tokens_are_not_counted_as_live(web: Web, valkey_url: str
             await first(events, "rate", live=0.0, tokens=100)
         async with eva.watch(generation) as events:
             assert (await first(events, "rate")).data == {"live": 0.0, "tokens": 100}
+
+
+async def test_a_changing_rank_sends_no_waiter_to_the_stream(
+    web: Web, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    read: list[str] = []
+    real = RelayReader.read
+
+    async def counted(self: RelayReader, pool: str, generation: str, *more: Any, **named: Any):
+        read.append(generation)
+        return await real(self, pool, generation, *more, **named)
+
+    monkeypatch.setattr(RelayReader, "read", counted)
+    eva, ben, cai = [await web.member(name) for name in ("Eva", "Ben", "Cai")]
+    generation = uuid4().hex
+    async with scripted_node(valkey_url, Script(stall_at=5)), eva.ask() as hers:
+        await first(hers, "delta")
+        async with ben.ask() as his:
+            await first(his, "state", rank=1)
+            async with cai.ask(generation=generation) as third:
+                await first(third, "state", rank=2)
+                await ben.client.post("/api/line/leave")
+                await first(third, "state", rank=1)
+                assert read.count(generation) == 1
 
 
 async def test_a_watcher_that_leaves_keeps_no_registration(web: Web, valkey_url: str):

@@ -1,0 +1,116 @@
+"""The response around a stream: what it holds is let go however the stream ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.types import Message, Scope
+
+from app.chat.sse import COMMENT, Body, SseResponse
+from app.settings import Settings
+
+SCOPE: Scope = {"type": "http", "method": "GET", "path": "/x", "headers": []}
+
+
+class Held:
+    """Something precious, held while the body is open."""
+
+    def __init__(self, *, endless: bool = True) -> None:
+        self.is_open = False
+        self.opened = 0
+        self._endless = endless
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[Body]:
+        self.is_open = True
+        self.opened += 1
+        try:
+            async with aclosing(self._chunks()) as body:
+                yield body
+        finally:
+            self.is_open = False
+
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        yield b"data: 1\n\n"
+        while self._endless:
+            await asyncio.sleep(0)
+            yield b"data: 2\n\n"
+
+
+def response(held: Held, **settings: Any) -> SseResponse:
+    return SseResponse(held, Settings(**settings), headers={"X-Generation-Id": "g"})
+
+
+async def stays() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_a_comment_comes_first_and_headers_forbid_buffering():
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    held = Held(endless=False)
+    await response(held)(SCOPE, stays, send)
+    start, *bodies = sent
+    headers = {name.decode(): value.decode() for name, value in start["headers"]}
+    assert headers["x-generation-id"] == "g"
+    assert headers["x-accel-buffering"] == "no"
+    assert headers["cache-control"] == "no-store"
+    assert headers["content-type"] == "text/event-stream; charset=utf-8"
+    # forbidden in HTTP/2
+    assert "connection" not in headers
+    assert [message["body"] for message in bodies] == [COMMENT, b"data: 1\n\n", b""]
+    assert not held.is_open
+
+
+async def test_a_reader_that_takes_nothing_is_dropped():
+    async def send(message: Message) -> None:
+        if message.get("body") == b"data: 2\n\n":
+            await asyncio.Event().wait()
+
+    held = Held()
+    async with asyncio.timeout(10):
+        await response(held, send_timeout_seconds=0.05)(SCOPE, stays, send)
+    assert held.opened == 1
+    assert not held.is_open
+
+
+async def test_a_reader_that_leaves_ends_the_stream():
+    left = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message.get("body") == b"data: 2\n\n":
+            left.set()
+
+    async def receive() -> Message:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    held = Held()
+    async with asyncio.timeout(10):
+        await response(held)(SCOPE, receive, send)
+    assert not held.is_open
+
+
+async def test_a_cancelled_response_lets_go():
+    streaming = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message.get("body") == b"data: 2\n\n":
+            streaming.set()
+
+    held = Held()
+    task = asyncio.create_task(response(held)(SCOPE, stays, send))
+    await streaming.wait()
+    assert held.is_open
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not held.is_open
