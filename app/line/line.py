@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from app.errors import (
     InvalidRequestError,
@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 # A program that is cut off from its replica has no page to come back with: a shorter grace.
 _API_GRACE_SECONDS = 15.0
 # A seat's claim over all pools: its lifetime, how often watching renews it, and how long it stands
-# although no ticket is seen behind it (the join may be on its way).
+# for a join whose outcome is not known (above every time-out of the store's client).
 _CLAIM_SECONDS = 7200
 _CLAIM_RENEW_SECONDS = 1800
-_CLAIM_SETTLE_SECONDS = 10
+_JOIN_SECONDS = 10
 # Most questions one script call looks up: some 3 ms, in which the store does nothing else.
 MOST_PLACES = 200
 
@@ -60,22 +60,9 @@ class Line:
         PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, and InvalidRequestError when the
         generation's id belongs to another seat.
         """
-        await self._claim(pool, seat)
-        grace_seconds = self._settings.reconnect_grace_seconds
-        if tier == "api":
-            grace_seconds = min(grace_seconds, _API_GRACE_SECONDS)
-        reply = await self._run(
-            operations.SUBMIT,
-            pool,
-            job.generation,
-            seat,
-            tier,
-            int(job.hold),
-            job.payload,
-            round(grace_seconds * 1000),
-            self._settings.max_waiting,
-            self._settings.max_questions_per_seat,
-        )
+        await self._claim(pool, seat, job.generation)
+        reply = await self._join(pool, seat, job, tier)
+        await self._store.command("HDEL", keys.seat_claim(seat), f"join:{job.generation}")
         match reply[0]:
             case b"ok":
                 return replies.place(replies.shared(reply[1]), reply[2])
@@ -88,25 +75,43 @@ class Line:
             case _:
                 raise PoolEmptyError(retry_after_seconds=30)
 
-    async def _claim(self, pool: str, seat: str) -> None:
-        """Make this pool the seat's only one; raises SeatElsewhereError when it has a place in another.
+    async def _join(self, pool: str, seat: str, job: Job, tier: Tier) -> Reply:
+        grace_seconds = self._settings.reconnect_grace_seconds
+        if tier == "api":
+            grace_seconds = min(grace_seconds, _API_GRACE_SECONDS)
+        return await self._run(
+            operations.SUBMIT,
+            pool,
+            job.generation,
+            seat,
+            tier,
+            int(job.hold),
+            job.payload,
+            round(grace_seconds * 1000),
+            self._settings.max_waiting,
+            self._settings.max_questions_per_seat,
+        )
+
+    async def _claim(self, pool: str, seat: str, join: str) -> None:
+        """Make this pool the seat's only one; SeatElsewhereError when it has a place in another.
 
         A claim outlives its ticket (both cannot end in one step: they lie in different slots), so
-        one that names another pool counts only if a ticket stands behind it there.
+        one that names another pool counts only if a ticket stands behind it there, or a join with
+        an unknown outcome may yet put one there.
         """
-        holder = await self._claim_once(pool, seat, stale="")
+        holder = await self._claim_once(pool, seat, join=join)
         if holder != pool and await self._ticket(holder, seat) is None:
-            holder = await self._claim_once(pool, seat, stale=holder)
+            holder = await self._claim_once(pool, seat, join=join, stale=holder)
         if holder != pool:
             raise SeatElsewhereError(
                 f"You already have a place in the line of {holder}. Leave it first."
             )
 
-    async def _claim_once(self, pool: str, seat: str, *, stale: str) -> str:
+    async def _claim_once(self, pool: str, seat: str, *, join: str = "", stale: str = "") -> str:
         holder: bytes = await self._store.run(
             operations.CLAIM,
             [keys.seat_claim(seat)],
-            [pool, _CLAIM_SECONDS * 1000, stale, _CLAIM_SETTLE_SECONDS * 1000],
+            [pool, _CLAIM_SECONDS * 1000, stale, join, _JOIN_SECONDS * 1000],
         )
         return holder.decode()
 
@@ -131,7 +136,7 @@ class Line:
                 place = replies.place(common, row)
                 found[place.generation] = place
             for seat in seats:
-                await self._claim_once(pool, seat.decode(), stale="")
+                await self._claim_once(pool, seat.decode())
         return found
 
     async def cancel(self, pool: str, generation: str, reason: CancelReason) -> None:
@@ -146,7 +151,7 @@ class Line:
 
     async def seat(self, seat: str) -> SeatView:
         """What a seat has, in the pool that it has claimed."""
-        claim: bytes | None = await self._store.command("GET", keys.seat_claim(seat))
+        claim: bytes | None = await self._store.command("HGET", keys.seat_claim(seat), "pool")
         if claim is None:
             return SeatView(state="none")
         pool = claim.decode()
@@ -177,12 +182,19 @@ class Line:
         while True:
             try:
                 for pool in await self._pool_names():
-                    await self.pump(pool)
+                    await self._pump_surely(pool)
             except (StoreUnavailableError, RedisError) as error:
-                # RedisError: it answers, but not yet or no longer as a primary (loading, read-only)
-                logger.warning("the line's pump could not run: %s", error)
+                logger.warning("the line's pump found no store: %s", error)
             # jittered, so that replicas spread over the second
             await asyncio.sleep(random.uniform(0.7, 1.3))
+
+    async def _pump_surely(self, pool: str) -> None:
+        """One pool whose script fails must not stop the others."""
+        try:
+            await self.pump(pool)
+        except ResponseError as error:
+            # also: loading, read-only, busy
+            logger.warning("the line of %s could not be pumped: %s", pool, error)
 
 
 def _retry_after(shared: replies.Shared) -> int | None:

@@ -50,8 +50,9 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
 Keys outside the pools:
 
     baton:pools             set     names of all pools that ever had a node
-    baton:{s:<seat>}        string  pool that the seat chose last; counts only while a ticket of
-                                    the seat stands there; expires by itself
+    baton:{s:<seat>}        hash    pool: which the seat chose last (counts only while a ticket of
+                                    the seat stands there); join:<generation>: until when (ms) a
+                                    join with unknown outcome may be on its way; expires by itself
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,9 +12,11 @@ from app.errors import (
     SeatElsewhereError,
     TooManyQuestionsError,
 )
+from app.line import operations
 from app.line.types import PoolView
 from app.store import keys
-from app.store.client import Store
+from app.store.client import Arg, Reply, Store
+from app.store.scripts import Script
 from tests.app.line.hall import POOL, Hall, job, limits
 
 
@@ -122,19 +125,57 @@ async def test_a_seat_has_one_place_over_all_pools(hall: Hall) -> None:
     assert (await hall.line.seat("ann")).pool == POOL
 
 
-async def test_a_seat_whose_ticket_has_ended_may_choose_another_pool(hall: Hall) -> None:
+async def test_a_seat_whose_ticket_has_ended_may_choose_another_pool_at_once(hall: Hall) -> None:
     await hall.node("n1")
     await hall.node("n2", pool="other")
     await hall.ask("ann", generation="a1")
     await hall.line.leave("ann")
-    claim = keys.seat_claim("ann")
-    # a claim that was made this moment is respected, its join may be on the way
-    with pytest.raises(SeatElsewhereError):
-        await hall.line.submit("other", "ann", job("a2"), tier="browser")
-    await hall.store.command("PEXPIRE", claim, 7_200_000 - 11_000)
     place = await hall.line.submit("other", "ann", job("a2"), tier="browser")
     assert place.state == "assigned"
-    assert await hall.store.command("GET", claim) == b"other"
+    assert (await hall.line.seat("ann")).pool == "other"
+    with pytest.raises(SeatElsewhereError, match="line of other"):
+        await hall.ask("ann", generation="a3")
+
+
+async def test_a_refused_join_leaves_no_claim_behind(hall: Hall) -> None:
+    await hall.node("n1")
+    with pytest.raises(PoolEmptyError):
+        await hall.line.submit("other", "ann", job("a1"), tier="browser")
+    assert (await hall.ask("ann", generation="a2")).state == "assigned"
+
+
+async def test_a_join_that_is_on_its_way_holds_the_seat(
+    hall: Hall, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hall.node("n1")
+    await hall.node("n2", pool="other")
+    claimed, go_on = asyncio.Event(), asyncio.Event()
+    run = store.run
+
+    async def slow_run(script: Script, names: Sequence[str], args: Sequence[Arg] = ()) -> Reply:
+        if script is operations.SUBMIT and names == [keys.pool_prefix("other")]:
+            claimed.set()
+            await go_on.wait()
+        return await run(script, names, args)
+
+    monkeypatch.setattr(store, "run", slow_run)
+    joining = asyncio.create_task(hall.line.submit("other", "ann", job("a1"), tier="browser"))
+    await claimed.wait()
+    with pytest.raises(SeatElsewhereError):
+        await hall.ask("ann", generation="a2")
+    go_on.set()
+    assert (await joining).state == "assigned"
+
+
+async def test_a_join_that_never_arrived_gives_the_seat_free_after_a_while(hall: Hall) -> None:
+    await hall.node("n1")
+    claim = keys.seat_claim("ann")
+    await hall.store.command("HSET", claim, "pool", "other", "join:lost", 2**50)
+    with pytest.raises(SeatElsewhereError):
+        await hall.ask("ann")
+    await hall.store.command("HSET", claim, "join:lost", 1)
+    assert (await hall.ask("ann")).state == "assigned"
+    assert await hall.store.command("HLEN", claim) == 1
 
 
 async def test_watching_renews_an_old_claim(hall: Hall) -> None:
@@ -143,9 +184,9 @@ async def test_watching_renews_an_old_claim(hall: Hall) -> None:
     hall.watched = {"a1"}
     await hall.store.command("DEL", keys.seat_claim("ann"))
     await hall.pass_time(1790)
-    assert await hall.store.command("GET", keys.seat_claim("ann")) is None
+    assert await hall.store.command("HGET", keys.seat_claim("ann"), "pool") is None
     await hall.pass_time(20)
-    assert await hall.store.command("GET", keys.seat_claim("ann")) == b"m"
+    assert await hall.store.command("HGET", keys.seat_claim("ann"), "pool") == b"m"
 
 
 async def test_many_replicas_joining_at_once_agree_on_one_order(hall: Hall, store: Store) -> None:

@@ -98,16 +98,32 @@ async def test_the_pump_serves_all_pools_and_outlives_errors_of_the_store(
     with pytest.raises(ResponseError):
         await hall.line.pump(POOL)
     task = asyncio.create_task(Line(store, hall.settings).run_pump())
+
+    async def waiting() -> list[int]:
+        return [view.waiting for view in await hall.line.pools()]
+
+    async def is_waiting(*expected: int) -> bool:
+        return await waiting() == list(expected)
+
     try:
-        await until(lambda: "could not run" in caplog.text)
+        await until(lambda: is_waiting(1, 0))  # the other pool is served all the same
+        assert "could not be pumped" in caplog.text
         await store.command("DEL", tick)
-
-        async def all_gone() -> bool:
-            return all(view.waiting == 0 for view in await hall.line.pools())
-
-        await until(all_gone)
+        await until(lambda: is_waiting(0, 0))
         assert not task.done()
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def test_the_pump_waits_for_a_store_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with Store.connect("unix:///nowhere/s") as nothing:
+        task = asyncio.create_task(Line(nothing, limits()).run_pump())
+        try:
+            await until(lambda: caplog.text.count("found no store") >= 2)
+            assert not task.done()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
