@@ -13,7 +13,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -132,7 +132,9 @@ class Engine:
         card = card_from_gguf(file, name=name or Path(path).stem, numerics=numerics(file, level))
         return cls(model, replace(card, context_tokens=model.context_tokens), chunk_tokens)
 
-    def generate(self, request: GenerateRequest, cancel: threading.Event) -> Iterator[Event]:
+    def generate(
+        self, request: GenerateRequest, cancel: threading.Event
+    ) -> Generator[Event, None, None]:
         """Answer one request: Reading at least once, Step per token, one Finished last.
 
         `cancel` is looked at between chunks and between steps; a cancelled answer ends with what
@@ -191,7 +193,7 @@ class Engine:
             stops=StopText(request.stop),
         )
 
-    def _read_prompt(self, answer: _Answer) -> Iterator[Reading]:
+    def _read_prompt(self, answer: _Answer) -> Generator[Reading, None, Tensor | None]:
         """Prefill what is not cached. Returns the last token's hidden state, None if cancelled."""
         prompt_ids = answer.request.prompt_ids
         yield answer.reading(answer.cached_tokens)
