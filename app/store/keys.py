@@ -28,8 +28,8 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     finished), stop_since
     nodes                   zset    node -> heartbeat deadline (ms)                with the node
     idle                    zset    node -> idle since (ms)                        with the state
-    cancelled               zset    node that was told to stop -> when it is given until it stops
-                                    up on (ms)
+    owes                    zset    node that has to fetch its question, or to     until it does
+                                    stop it -> when it is given up on (ms)
     inbox:<node>            list    doorbell of the node: "job", "cancel"          60 s
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
                                     seat, hold, payload, fence (0: nobody may append),   after its end

@@ -115,7 +115,7 @@ local function pump()
   -- nodes report every second, so they get a shorter grace than people
   if now >= held + 2 * limits.dead then
     for _, node in ipairs(due('nodes')) do lose_node(node) end
-    for _, node in ipairs(due('cancelled')) do give_up_on(node) end
+    for _, node in ipairs(due('owes')) do give_up_on(node) end
   end
   if now >= held + limits.grace then
     reap_unseen()

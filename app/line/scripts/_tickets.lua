@@ -106,7 +106,7 @@ end
 
 local function free_node(node)
   redis.call('HSET', p .. 'n:' .. node, 'state', 'idle', 'ticket', '', 'generation', '')
-  redis.call('ZREM', p .. 'cancelled', node)
+  redis.call('ZREM', p .. 'owes', node)
   redis.call('ZADD', p .. 'idle', int(now), node)
 end
 
@@ -114,7 +114,7 @@ end
 local function hold_back(node)
   redis.call('HSET', p .. 'n:' .. node, 'state', 'stop', 'ticket', '', 'generation', '',
     'stop_since', int(now))
-  redis.call('ZREM', p .. 'cancelled', node)
+  redis.call('ZREM', p .. 'owes', node)
   redis.call('ZREM', p .. 'idle', node)
 end
 
@@ -129,6 +129,7 @@ local function assign(ticket, node, gen)
   redis.call('ZREM', p .. 'rest', ticket)
   local grace = tonumber(field(p .. 't:' .. ticket, 'grace'))
   redis.call('ZADD', p .. 'seen', 'NX', int(now + grace), ticket)
+  redis.call('ZADD', p .. 'owes', int(now + limits.stop), node)
   changed = true
   knock(node, 'job')
   redis.call('PUBLISH', p .. 'bell:' .. gen, 'assigned')
@@ -158,7 +159,7 @@ local function settle(node)
   local ticket = field(n, 'ticket')
   local t = p .. 't:' .. ticket
   redis.call('HSET', n, 'generation', '', 'done', field(n, 'fence'))
-  redis.call('ZREM', p .. 'cancelled', node)
+  redis.call('ZREM', p .. 'owes', node)
   redis.call('HSET', t, 'generation', '')
   local ending = field(t, 'ending')
   if ending ~= '' then return end_lease(ticket, ending) end
@@ -190,7 +191,7 @@ local function stop_running(ticket, reason)
   if field(p .. 'g:' .. gen, 'state') == 'assigned' then
     redis.call('HSETNX', p .. 'g:' .. gen, 'cancel', reason)
   end
-  redis.call('ZADD', p .. 'cancelled', 'NX', int(now + limits.stop), node)
+  redis.call('ZADD', p .. 'owes', 'NX', int(now + limits.stop), node)
   knock(node, 'cancel')
   redis.call('PUBLISH', p .. 'bell:' .. gen, 'cancel')
   return false
@@ -238,7 +239,7 @@ local function lose_node(node)
   local n = p .. 'n:' .. node
   local ticket, gen = field(n, 'ticket'), field(n, 'generation')
   redis.call('DEL', n, p .. 'inbox:' .. node)
-  for _, index in ipairs({'nodes', 'idle', 'cancelled'}) do
+  for _, index in ipairs({'nodes', 'idle', 'owes'}) do
     redis.call('ZREM', p .. index, node)
   end
   changed = true
@@ -247,13 +248,13 @@ local function lose_node(node)
   take_back(ticket)
 end
 
--- A node that reports but does not stop: its question ends, its lease ends, no new one until it
--- says that nothing runs.
+-- A node that reports but does not do its part: its lease ends, no new one until it says that
+-- nothing runs. A question that it has not fetched is asked elsewhere; one that it does not stop
+-- ends here.
 local function give_up_on(node)
   local n = p .. 'n:' .. node
   local ticket, gen = field(n, 'ticket'), field(n, 'generation')
+  if field(n, 'taken') == field(n, 'fence') then fail(gen, 'node_error') else rescue(ticket, gen) end
   hold_back(node)
-  if ticket == '' then return end
-  if gen ~= '' then fail(gen, 'node_error') end
   take_back(ticket)
 end

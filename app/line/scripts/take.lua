@@ -8,6 +8,9 @@ local gen, fence = field(n, 'generation'), field(n, 'fence')
 if gen == '' then return {} end
 local g = p .. 'g:' .. gen
 if field(g, 'state') ~= 'assigned' then return {} end
-redis.call('HSET', n, 'taken', fence)
+if field(n, 'taken') ~= fence then
+  redis.call('HSET', n, 'taken', fence)
+  redis.call('ZREM', p .. 'owes', ARGV[2])
+end
 return {gen, fence, field(g, 'payload'), field(g, 'seat'),
   int(tonumber(field(g, 'assigned_at')) - tonumber(field(g, 'queued_at')))}

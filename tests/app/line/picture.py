@@ -140,7 +140,7 @@ def check_leases(picture: Picture) -> None:
         assert (name in picture.zset("idle")) == (n["state"] == "idle")
         if n["state"] != "leased":
             assert (n["ticket"], n["generation"]) == ("", "")
-            assert name not in picture.zset("cancelled")
+            assert name not in picture.zset("owes")
             continue
         t = tickets[n["ticket"]]
         leased.append(n["ticket"])
@@ -149,6 +149,8 @@ def check_leases(picture: Picture) -> None:
             g = generations[n["generation"]]
             assert (g["node"], g["fence"], g["ticket"]) == (name, n["fence"], n["ticket"])
             assert g["state"] in ("assigned", "ended")
+        else:
+            assert name not in picture.zset("owes")
     assert len(leased) == len(set(leased))
     assert {name for name, t in tickets.items() if t["state"] == "granted"} == set(leased)
 
@@ -186,7 +188,7 @@ def check_deadlines(picture: Picture, limits_ms: dict[str, int]) -> None:
         ("seen", limits_ms["grace"], people_are_held),
         ("rest", limits_ms["idle"], people_are_held),
         ("nodes", limits_ms["dead"], nodes_are_held),
-        ("cancelled", limits_ms["stop"], nodes_are_held),
+        ("owes", limits_ms["stop"], nodes_are_held),
     ):
         for name, deadline in picture.zset(index).items():
             assert deadline <= now + most, (index, name)
@@ -197,7 +199,7 @@ def check_deadlines(picture: Picture, limits_ms: dict[str, int]) -> None:
         elif t["state"] == "granted" and name not in picture.zset("seen"):
             # dismissed: it has been called off, and its node is given up on in time
             assert picture.zset("ending")[name] == math.inf
-            assert t["node"] in picture.zset("cancelled")
+            assert t["node"] in picture.zset("owes")
 
 
 def check_flow(picture: Picture, limits_ms: dict[str, int]) -> None:

@@ -208,7 +208,7 @@ async def test_nothing_of_a_seat_is_left_when_it_has_gone(hall: Hall) -> None:
         key.removeprefix(keys.pool_prefix(POOL).encode()).split(b":")[0]
         for key in await hall.store.command("KEYS", keys.pool_prefix(POOL) + "*")
     }
-    per_seat = {b"seat", b"j", b"seen", b"rest", b"leases", b"ending", b"w", b"cancelled"}
+    per_seat = {b"seat", b"j", b"seen", b"rest", b"leases", b"ending", b"w", b"owes"}
     assert left & per_seat == set()
     # tickets that have ended go by themselves
     for ticket in await hall.store.command("KEYS", keys.pool_prefix(POOL) + "t:*"):

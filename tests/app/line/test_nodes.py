@@ -254,6 +254,40 @@ async def test_a_node_that_does_not_stop_is_given_up_on(hall: Hall) -> None:
     assert (await hall.place("b1")).state == "assigned"
 
 
+async def test_a_question_that_its_node_never_fetches_is_asked_elsewhere(hall: Hall) -> None:
+    await hall.node("n1")
+    await hall.ask("ann", generation="a1")
+    hall.watched = {"a1"}
+    await hall.pass_time(9)
+    assert (await hall.place("a1")).state == "assigned"
+    await hall.node("n2")
+    await hall.pass_time(2)
+    place = await hall.place("a1")
+    assert place.state == "assigned"
+    assert place.node is not None
+    assert place.node.id == "n2"
+
+
+async def test_a_question_that_was_fetched_has_all_the_time_it_needs(hall: Hall) -> None:
+    node = await hall.node("n1")
+    await hall.node("n2")
+    await hall.ask("ann", generation="a1")
+    hall.watched = {"a1"}
+    await node.take()
+    await hall.pass_time(40)
+    assert (await node.beat()).generation == "a1"
+
+
+async def test_fetching_again_does_not_lengthen_the_time_to_stop(hall: Hall) -> None:
+    node = await hall.node()
+    await hall.ask("ann", generation="a1")
+    await node.take()
+    await hall.line.cancel(POOL, "a1", "stopped")
+    await node.take()
+    await hall.pass_time(11)
+    assert (await hall.failure("a1"))["code"] == "node_error"
+
+
 async def test_a_take_whose_reply_was_lost_does_not_hold_the_node_back_for_ever(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1")
