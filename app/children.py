@@ -10,12 +10,16 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
 from app.process import EXIT_CONFIGURATION, PARENT_VARIABLE
 
 log = structlog.get_logger(__name__)
+
+# where this very package lies, installed or not
+ROOT = str(Path(__file__).parents[1])
 
 FIRST_RESTART_SECONDS = 0.5
 LONGEST_RESTART_SECONDS = 30.0
@@ -79,10 +83,14 @@ class Child:
     async def _run_once(self) -> int:
         """Its exit code; negative: ended by that signal."""
         environment = {
-            **os.environ, **self.spec.environment, PARENT_VARIABLE: str(os.getpid()),
-        }  # fmt: skip
+            **os.environ,
+            **self.spec.environment,
+            "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH")))),
+            PARENT_VARIABLE: str(os.getpid()),
+        }
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", *self.spec.arguments,
+            # -P: a folder named "app" where Baton was started is not taken for this one
+            sys.executable, "-P", "-m", "app.cli", *self.spec.arguments,
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=self.spec.descriptors,
@@ -110,6 +118,7 @@ class Child:
             log.warning("child did not stop in time", child=self.spec.name)
             self._signal(process, signal.SIGKILL)
             await process.wait()
+        log.info("child stopped", child=self.spec.name)
 
     def kill(self) -> None:
         """End it at once."""

@@ -6,6 +6,7 @@ when it runs, so that `--help` answers at once and a web process never loads a n
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -211,6 +212,8 @@ def node(
         stall_at=stall_at,
         seed=seed,
     )
+    if pool is not None and not re.fullmatch(r"[\w.:-]{1,200}", pool):
+        _refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
     kinds = KindOptions(LocalModel(model, level, threads, model_name), script)
     raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
 

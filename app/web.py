@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import signal
 import socket
 import sys
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -108,11 +110,20 @@ def run_web(settings: Settings, listener_fd: int | None = None) -> int:
             server_header=False,
         )
     )
+    # Until the server runs, and once it has shut down and raises the signal again.
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, _leave)
     with listener:
-        server.run(sockets=[listener])
-    if app.fault is not None:
-        return _refuse(app.fault)
-    return 0 if server.started else 1
+        try:
+            server.run(sockets=[listener])
+        except SystemExit:
+            if app.fault is None:
+                raise
+    return 0 if app.fault is None else _refuse(app.fault)
+
+
+def _leave(signal_number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 def _refuse(error: Exception) -> int:

@@ -96,7 +96,7 @@ class Answer:
     async def run(self) -> None:
         """Generate, send, write the one last entry. Raises nothing that belongs to the turn."""
         try:
-            work = Work.from_bytes(self._assignment.payload)
+            work = _readable(self._assignment.payload)
         except (ValueError, KeyError, TypeError) as error:
             log.error("unreadable work", generation=self.generation, error=repr(error))
             self._error = EngineError(
@@ -225,6 +225,16 @@ class Answer:
             tokens=self._outbox.tokens,
             tps=round(finished.speed.average, 1) if finished else None,
         )
+
+
+def _readable(payload: bytes) -> Work:
+    """Raises ValueError, KeyError or TypeError for bytes that would only break the engine."""
+    work = Work.from_bytes(payload)
+    if not work.prompt_ids or any(type(token) is not int or token < 0 for token in work.prompt_ids):
+        raise ValueError("the prompt is no list of token ids")
+    if type(work.max_tokens) is not int or work.max_tokens < 1:
+        raise ValueError("max_tokens is no positive number")
+    return work
 
 
 def _failure(error: EngineError | AppError) -> dict[str, Any]:

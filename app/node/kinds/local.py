@@ -28,13 +28,17 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
+# stands for the model that comes with Baton, whose file name says more than people want to read
+DEMO = "demo"
+DEMO_NAME = "SmolLM2-135M-Instruct"
+
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
     """What the engine loads."""
 
     # a GGUF file; "demo": the small model that comes with Baton
-    path: str = "demo"
+    path: str = DEMO
     # which kernels: "auto" chooses the fastest that this machine has
     level: str = "auto"
     # CPU threads; None: as many as the machine has cores
@@ -103,8 +107,10 @@ class LocalKind:
             raise EngineError(
                 f"There is no kernel level {model.level!r}. Choose auto, {', '.join(KERNELS)}."
             )
-        path = demo_model_path() if model.path == "demo" else model.path
-        return Engine.load(path, level=model.level, threads=model.threads, name=model.name)
+        path, name = model.path, model.name
+        if path == DEMO:
+            path, name = str(demo_model_path()), name or DEMO_NAME
+        return Engine.load(path, level=model.level, threads=model.threads, name=name)
 
     def _opened(self) -> Engine:
         if self._engine is None:

@@ -102,7 +102,8 @@ async def test_a_prompt_too_long_says_so(store: Store):
 async def test_work_that_cannot_be_read_fails_and_the_node_serves_on(store: Store):
     place = Place.on(store)
     async with place.node(FAST):
-        for raw in (b"not json", b"{}", b"[1]", b'{"model":1}'):
+        no_ids, no_tokens = work(()).to_bytes(), work(max_tokens=0).to_bytes()
+        for raw in (b"not json", b"{}", b"[1]", b'{"model":1}', no_ids, no_tokens):
             entries = await place.ended(await place.ask(raw))
             assert entries[-1].kind == "failed"
         assert (await place.ended(await place.ask(work())))[-1].kind == "done"

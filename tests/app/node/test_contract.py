@@ -19,6 +19,7 @@ from app.work import Work
 from engine.card import card_from_bytes, card_to_bytes
 from engine.tokenizer import Tokenizer
 from engine.types import (
+    EngineError,
     Event,
     Finished,
     ModelCard,
@@ -228,6 +229,13 @@ async def test_the_card_travels_as_bytes(opened: tuple[NodeKind, ModelCard]):
 async def test_a_missing_model_file_is_named():
     kind = LocalKind(LocalModel(path="/nowhere/model.gguf"))
     with pytest.raises(ModelFileError, match="/nowhere/model.gguf"):
+        await kind.open()
+    await kind.close()
+
+
+async def test_a_level_that_does_not_exist_is_named():
+    kind = LocalKind(LocalModel(level="int3"))
+    with pytest.raises(EngineError, match="int3.*int4"):
         await kind.open()
     await kind.close()
 

@@ -1,0 +1,189 @@
+"""The supervisor: everything that Baton needs on one machine, started, watched, stopped in order.
+
+port -> embedded Valkey (unless BATON_REDIS_URL) -> nodes and web -> "ready"
+stop: web, while its streams may end -> nodes, which finish or hand back -> Valkey
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from app.accounts.db import Database
+from app.accounts.first_start import first_start_token
+from app.children import Child, ChildRefusedError, ChildSpec
+from app.node.backoff import Backoff
+from app.ops import logs
+from app.process import EXIT_CONFIGURATION
+from app.settings import Settings
+from app.store.valkey import EmbeddedStoreError
+from app.store_keeper import StoreKeeper, store_for
+from app.web import PortError, listening_socket, url_of
+
+log = structlog.get_logger(__name__)
+
+# A child gets this much longer than its own grace before it is killed.
+KILL_AFTER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    nodes: int
+    # what each `baton node` is started with, without its name
+    node_arguments: tuple[str, ...]
+    # "host:port" on which the embedded store lets nodes of other machines in
+    listen: str | None
+
+
+def run_serve(options: ServeOptions, settings: Settings) -> int:
+    """Run until SIGTERM, SIGINT or SIGHUP; the exit code. Faults of the set-up are one sentence."""
+    logs.configure(settings)
+    try:
+        # before anything else starts: nothing has to be cleaned up when the port is taken
+        with (
+            listening_socket(settings.host, settings.port) as listener,
+            store_for(settings, options.listen) as store,
+        ):
+            return asyncio.run(_Supervisor(options, settings, listener, store).run())
+    except (PortError, EmbeddedStoreError) as error:
+        print(f"baton serve: {error}", file=sys.stderr, flush=True)
+        return EXIT_CONFIGURATION
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        options: ServeOptions,
+        settings: Settings,
+        listener: socket.socket,
+        store: StoreKeeper,
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._store = store
+        self._node_arguments = options.node_arguments
+        self._stop = asyncio.Event()
+        self._web = self._web_child()
+        self._nodes = [self._node_child(number) for number in range(1, options.nodes + 1)]
+
+    async def run(self) -> int:
+        """Keep the children until told to stop, or until one says that its set-up is wrong."""
+        loop = asyncio.get_running_loop()
+        for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(which, self._on_signal)
+        keepers = [
+            asyncio.create_task(keep(), name=name)
+            for name, keep in (
+                ("store", self._store.keep),
+                *((child.spec.name, child.keep) for child in (self._web, *self._nodes)),
+            )
+        ]
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        welcome = asyncio.create_task(self._welcome(), name="welcome")
+        try:
+            await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._web.stop()
+            # nobody is to connect to a port behind which nobody serves
+            self._listener.close()
+            await asyncio.gather(*(node.stop() for node in self._nodes))
+            for task in (stopped, welcome, keepers[0]):
+                task.cancel()
+        return _judge(await asyncio.gather(*keepers, welcome, return_exceptions=True))
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            # asked twice: no more grace
+            for child in (self._web, *self._nodes):
+                child.kill()
+        self._stop.set()
+
+    async def _welcome(self) -> None:
+        """Say where everything is, once the web process serves."""
+        backoff = Backoff()
+        while not await _answers(self._listener):
+            await backoff.wait(unless=self._stop)
+        url = url_of(self._listener, self._settings)
+        lines = [f"Baton is ready: {url}"]
+        async with Database.open(self._settings.database()) as database:
+            token = await first_start_token(database)
+        if token is not None:
+            lines += ["Make yourself its administrator:", f"    {url}/sign-in#admin={token}"]
+        if self._store.join_url is not None:
+            lines += ["Nodes of other machines join with:"]
+            lines += [f"    BATON_REDIS_URL='{self._store.join_url}' baton node --model ..."]
+        lines += [f"Data lies in {self._settings.data_folder.resolve()}", "Ctrl-C stops it."]
+        print("\n".join(lines), flush=True)
+
+    def _environment(self) -> dict[str, str]:
+        """What the children must know besides the supervisor's own variables. The store's address
+        may hold a password, so it travels here and not on a command line."""
+        return {
+            "BATON_REDIS_URL": self._store.url,
+            "BATON_DATA_FOLDER": str(self._settings.data_folder.resolve()),
+            "BATON_HOST": self._settings.host,
+            "BATON_PORT": str(self._listener.getsockname()[1]),
+        }
+
+    def _web_child(self) -> Child:
+        descriptor = self._listener.fileno()
+        return Child(
+            ChildSpec(
+                name="web",
+                arguments=("web", "--listener-fd", str(descriptor)),
+                environment=self._environment(),
+                descriptors=(descriptor,),
+                grace_seconds=self._settings.shutdown_grace_seconds + KILL_AFTER_SECONDS,
+            )
+        )
+
+    def _node_child(self, number: int) -> Child:
+        # a name of its own, so that a restarted node takes its own place again
+        host = socket.gethostname().partition(".")[0] or "node"
+        name = f"{host}-{number}"
+        return Child(
+            ChildSpec(
+                name=f"node {name}",
+                arguments=("node", "--name", name, *self._node_arguments),
+                environment=self._environment(),
+                grace_seconds=self._settings.shutdown_grace_seconds + KILL_AFTER_SECONDS,
+            )
+        )
+
+
+def _judge(results: Sequence[BaseException | None]) -> int:
+    """The exit code, by how the tasks ended; raises what nobody foresaw."""
+    code = 0
+    for result in results:
+        match result:
+            case None | asyncio.CancelledError():
+                pass
+            case ChildRefusedError():
+                # the child itself has said what is wrong
+                code = EXIT_CONFIGURATION
+            case BaseException():
+                raise result
+    return code
+
+
+async def _answers(listener: socket.socket) -> bool:
+    """Whether the web process serves: any answer to a request will do."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    try:
+        async with asyncio.timeout(2):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: baton\r\nConnection: close\r\n\r\n")
+            try:
+                return (await reader.readline()).startswith(b"HTTP/")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False

@@ -1,0 +1,191 @@
+"""The supervisor with real processes: start, stop in order, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+from redis import Redis
+
+from app.store import keys
+from app.store.embedded import find_embedded
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+FAST_STOP = {"BATON_SHUTDOWN_GRACE_SECONDS": "1", "BATON_LOG_JSON": "true"}
+
+
+class Served:
+    """A running `baton serve` and what it printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout
+        async for line in self.process.stdout:
+            self.lines.append(line.decode().rstrip())
+
+    @property
+    def url(self) -> str | None:
+        found = re.search(r"Baton is ready: (\S+)", "\n".join(self.lines))
+        return found.group(1) if found else None
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        return psutil.Process(self.process.pid)
+
+    def children(self) -> dict[str, psutil.Process]:
+        """By role: web, node, store."""
+        living = running(self.supervisor.children(recursive=True))
+        return {role: child for child in living if (role := _role(child))}
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(30):
+            code = await self.process.wait()
+            await self._reading
+        return code
+
+
+def _role(process: psutil.Process) -> str | None:
+    """None: it has just ended, or has not become itself yet."""
+    try:
+        words = process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return None
+    if "valkey-server" in words[0]:
+        return "store"
+    return next((role for role in ("web", "node") if role in words), None)
+
+
+@asynccontextmanager
+async def serving(folder: Path, *arguments: str, **variables: str) -> AsyncGenerator[Served]:
+    environment = {**os.environ, **FAST_STOP, "BATON_DATA_FOLDER": str(folder), **variables}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.cli", "serve", "--kind", "scripted", "--port", "0", *arguments,
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    served = Served(process)
+    try:
+        yield served
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await served.ended()
+
+
+async def ready(served: Served) -> dict[str, psutil.Process]:
+    await until(lambda: served.url or served.process.returncode, within_seconds=60, what="ready")
+    assert served.url, "\n".join(served.lines)
+    return served.children()
+
+
+async def status_of(url: str) -> int:
+    def get() -> int:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status
+
+    return await asyncio.to_thread(get)
+
+
+def running(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_it_starts_says_where_it_is_and_stops_in_order(tmp_path: Path):
+    async with serving(tmp_path) as served:
+        children = await ready(served)
+        assert set(children) == {"web", "node", "store"}
+        assert await status_of(f"{served.url}/healthz") == 200
+        text = "\n".join(served.lines)
+        assert re.search(rf"{re.escape(served.url or '')}/sign-in#admin=\S+", text)
+        assert str(tmp_path) in text
+
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.ended() == 0
+    stopped = [json.loads(line)["child"] for line in served.lines if '"child stopped"' in line]
+    assert [name.partition(" ")[0] for name in stopped] == ["web", "node"]
+    assert not running(list(children.values()))
+
+
+async def test_killing_the_supervisor_leaves_no_process_behind(tmp_path: Path):
+    async with serving(tmp_path) as served:
+        children = await ready(served)
+        served.process.kill()
+        await until(
+            lambda: not running(list(children.values())), within_seconds=30, what="all gone"
+        )
+
+
+async def test_a_child_that_dies_is_started_again_in_the_same_place(tmp_path: Path):
+    async with serving(tmp_path) as served:
+        children = await ready(served)
+        for child in children.values():
+            child.kill()
+
+        def replaced() -> bool:
+            new = served.children()
+            return set(new) == set(children) and all(
+                new[role].pid != child.pid for role, child in children.items()
+            )
+
+        await until(replaced, within_seconds=30, what="restarted")
+        assert await status_of(f"{served.url}/healthz") == 200
+        await until(lambda: pools_of(tmp_path), within_seconds=30, what="the node is back")
+
+
+def pools_of(folder: Path) -> list[str]:
+    """The pools that have a node."""
+    url = find_embedded(folder)
+    if url is None:
+        return []
+    with Redis.from_url(url, decode_responses=True) as client:
+        names = cast("set[str]", client.smembers(keys.POOLS))
+        return [name for name in names if client.zcard(f"{keys.pool_prefix(name)}nodes")]
+
+
+async def test_ctrl_c_reaches_the_supervisor_alone(tmp_path: Path):
+    async with serving(tmp_path) as served:
+        children = await ready(served)
+        groups = {role: os.getpgid(child.pid) for role, child in children.items()}
+        assert os.getpgid(served.process.pid) not in groups.values()
+        served.process.send_signal(signal.SIGINT)
+        assert await served.ended() == 0
+    assert not running(list(children.values()))
+
+
+async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with serving(tmp_path / "data", "--port", port) as served:
+            assert await served.ended() == 2
+    text = "\n".join(served.lines)
+    assert port in text
+    assert "--port" in text
+    assert "Traceback" not in text
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_model_that_is_missing_stops_it_with_the_sentence(tmp_path: Path):
+    async with serving(tmp_path, "--kind", "local", "--model", "/nowhere/m.gguf") as served:
+        assert await served.ended() == 2
+    text = "\n".join(served.lines)
+    assert "/nowhere/m.gguf" in text
+    assert "Traceback" not in text
