@@ -1,0 +1,110 @@
+"""Node processes as `baton node` starts them: killed, told to stop, without a store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from app.node.kinds import scripted_model
+from app.store.client import Store
+from tests.app.node.desk import POOL, Place, tokens_of, work
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[3]
+
+
+@asynccontextmanager
+async def process(url: str, name: str, *options: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """`baton node`, killed at the end if it still runs."""
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.cli", "node", "--kind", "scripted", "--pool", POOL,
+        "--name", name, *options,
+        cwd=ROOT,
+        env={**os.environ, "BATON_REDIS_URL": url, "BATON_SHUTDOWN_GRACE_SECONDS": "0.2"},
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def test_the_question_of_a_killed_node_is_answered_by_another(store: Store, valkey_url: str):
+    place = Place.on(store)
+    async with process(valkey_url, "doomed", "--stall-at", "0") as doomed:
+        await until(place.has_nodes, within_seconds=30, what="registered")
+        generation = await place.ask(work())
+        await until(lambda: place.entries(generation), what="it has begun to read")
+        async with process(valkey_url, "other", "--tokens-per-second", "5000"):
+            doomed.kill()
+            entries = await place.ended(generation, within_seconds=60)
+    assert entries[-1].kind == "done"
+    assert tokens_of(entries) == list(scripted_model.answer_ids((1, 2, 3), None, 600))[:50]
+
+
+async def test_what_a_killed_node_wrote_is_kept_and_the_turn_fails(store: Store, valkey_url: str):
+    place = Place.on(store)
+    async with process(valkey_url, "doomed", "--stall-at", "5") as doomed:
+        await until(place.has_nodes, within_seconds=30, what="registered")
+        generation = await place.ask(work())
+        await until(lambda: _written(place, generation, 5), what="five tokens")
+        doomed.kill()
+        entries = await place.ended(generation, within_seconds=60)
+    assert entries[-1].kind == "failed"
+    assert entries[-1].data["retry"] is True
+    assert len(tokens_of(entries)) == 5
+
+
+async def _written(place: Place, generation: str, tokens: int) -> bool:
+    return len(tokens_of(await place.entries(generation))) == tokens
+
+
+async def test_a_restarted_node_takes_its_place_at_once(store: Store, valkey_url: str):
+    place = Place.on(store)
+    async with process(valkey_url, "phoenix", "--stall-at", "0") as first:
+        await until(place.has_nodes, within_seconds=30, what="registered")
+        generation = await place.ask(work())
+        await until(lambda: place.entries(generation), what="it has begun to read")
+        first.kill()
+        await first.wait()
+        async with process(valkey_url, "phoenix", "--tokens-per-second", "5000"):
+            entries = await place.ended(generation, within_seconds=60)
+            pools = await place.line.pools()
+    assert entries[-1].kind == "done"
+    assert pools[0].nodes == 1
+
+
+async def test_sigterm_ends_it_with_0_and_it_leaves_the_line(store: Store, valkey_url: str):
+    place = Place.on(store)
+    async with process(valkey_url, "polite") as node:
+        await until(place.has_nodes, within_seconds=30, what="registered")
+        node.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await node.wait() == 0
+        assert not await place.has_nodes()
+        assert node.stderr
+        log = (await node.stderr.read()).decode()
+    assert log.count("numerics=") == 1
+    assert "Traceback" not in log
+
+
+async def test_without_a_store_it_says_so_once_keeps_trying_and_still_stops(tmp_path: Path):
+    async with process(f"unix://{tmp_path}/nobody", "alone") as node:
+        assert node.stderr
+        said: list[bytes] = []
+        while b"out of reach" not in b"".join(said):
+            said.append(await node.stderr.readline())
+        node.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await node.wait() == 0
+        said.append(await node.stderr.read())
+    assert b"".join(said).count(b"out of reach") == 1
+    assert b"Traceback" not in b"".join(said)
