@@ -32,7 +32,8 @@ export class Composer {
     });
     this.#stop.addEventListener("click", () => this.#onStop());
     document.addEventListener("keydown", (event) => this.#onKey(event, isComposing));
-    this.#field.value = recall("draft") ?? "";
+    // what was typed before this script came stays
+    this.#field.value ||= recall("draft") ?? "";
     this.#fit();
   }
 
