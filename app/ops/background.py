@@ -18,7 +18,7 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await loop()
-        except Exception:  # noqa: BLE001 the last resort that keeps the line moving; always logged
+        except Exception:
             log.exception("background loop broke", loop=name)
         await asyncio.sleep(RESTART_SECONDS)
 
@@ -26,7 +26,9 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> None:
 @asynccontextmanager
 async def running(loops: Mapping[str, Callable[[], Awaitable[None]]]) -> AsyncGenerator[None]:
     """Hold the loops for the length of the block; at its end they are cancelled and awaited."""
-    tasks = [asyncio.create_task(keep_running(name, loop), name=name) for name, loop in loops.items()]
+    tasks = [
+        asyncio.create_task(keep_running(name, loop), name=name) for name, loop in loops.items()
+    ]
     try:
         yield
     finally:

@@ -15,6 +15,9 @@ from app.settings import Settings
 
 log = structlog.get_logger("http")
 
+# Machines ask these every few seconds; a log full of them hides the rest.
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+
 
 def configure(settings: Settings) -> None:
     """Set structlog and the standard library's logging for this process; once, at its start."""
@@ -36,7 +39,9 @@ def configure(settings: Settings) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s"
+    )
 
 
 class RequestLog:
@@ -66,7 +71,8 @@ class RequestLog:
         try:
             await self.app(scope, receive, send_with_id)
         finally:
-            log.info(
+            say = log.debug if scope["path"] in _PROBES else log.info
+            say(
                 "request",
                 method=scope["method"],
                 path=scope["path"],

@@ -1,0 +1,62 @@
+"""A scripted node whose every token is the time at which it left the engine. For benchmarks.
+
+    python -m tests.bench.stamped_node STORE_URL TOKENS_PER_SECOND NAME
+
+The time is the machine's monotonic clock in nanoseconds, which all processes share, so a client on
+the same machine can tell how long each token was on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from uuid import uuid4
+
+from app.line.nodes import NodeDesk
+from app.line.types import NodeInfo
+from app.node.agent import Agent
+from app.node.kinds.scripted import Script, ScriptedKind
+from app.relay.writer import RelayWriter
+from app.settings import Settings
+from app.store.client import Store
+from app.work import Work
+from engine.card import card_to_bytes
+from engine.types import Event, Step
+
+MODEL = "stamped"
+
+
+class StampedKind(ScriptedKind):
+    async def generate(self, work: Work, cancel: threading.Event) -> AsyncGenerator[Event, None]:
+        async with aclosing(super().generate(work, cancel)) as events:
+            async for event in events:
+                if isinstance(event, Step):
+                    stamps = f"{time.monotonic_ns()} " * len(event.token_ids)
+                    event = replace(event, text=stamps)
+                yield event
+
+
+async def serve(store_url: str, tokens_per_second: float, name: str) -> None:
+    script = Script(
+        model=MODEL, tokens_per_second=tokens_per_second, tokens_per_step=1, answer_tokens=100_000,
+        context_tokens=200_000, prefill_ms_per_token=0.01,
+    )  # fmt: skip
+    kind = StampedKind(script)
+    card = await kind.open()
+    settings = Settings(redis_url=store_url)
+    info = NodeInfo(name, uuid4().hex, name, "benchmark", "scripted", card.numerics)
+    async with Store.connect(store_url) as store:
+        desk, writer = NodeDesk(store, MODEL, settings), RelayWriter(store, MODEL)
+        agent = Agent(desk, writer, kind, info, settings, card_to_bytes(card))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.stop)
+        await agent.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], float(sys.argv[2]), sys.argv[3]))
