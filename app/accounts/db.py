@@ -18,6 +18,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -32,6 +33,11 @@ from app.errors import AppError
 BUSY_TIMEOUT_MS = 10_000
 # any number, the same in every process: it names "Baton's migrations" among advisory locks
 _MIGRATION_LOCK = 0x6261746F6E
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+}
 
 
 class DatabaseRefusedError(AppError):
@@ -52,9 +58,10 @@ class Database:
     async def open(cls, url: str) -> AsyncGenerator[Database]:
         """Make the engine (nothing is read yet) and close all connections at the end.
 
-        Raises DatabaseRefusedError for a SQLite file on a network file system.
+        Raises DatabaseRefusedError for a URL that cannot be used, e.g. of a SQLite file on a
+        network file system.
         """
-        engine = _engine(make_url(url))
+        engine = _engine(_url(url))
         try:
             yield cls(engine)
         finally:
@@ -92,9 +99,27 @@ async def insert_or_ignore(
     return len((await session.execute(statement)).all())
 
 
+def _url(text: str) -> URL:
+    """With the driver that we use, where the URL names only the database."""
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise DatabaseRefusedError(
+            "BATON_DATABASE_URL is no database URL. Write for example "
+            "postgresql://user:password@host/baton."
+        ) from error
+    driver = _DRIVERS.get(url.drivername)
+    return url.set(drivername=driver) if driver else url
+
+
 def _engine(url: URL) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
-        return create_async_engine(url, pool_pre_ping=True)
+        try:
+            return create_async_engine(url, pool_pre_ping=True)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            raise DatabaseRefusedError(
+                f"The driver for {url.drivername} is not installed. For Postgres: pip install asyncpg."
+            ) from error
     if url.database and url.database != ":memory:":
         path = Path(url.database)
         kind = network_filesystem(path)
@@ -105,6 +130,8 @@ def _engine(url: URL) -> AsyncEngine:
                 "Postgres database."
             )
         path.parent.mkdir(parents=True, exist_ok=True)
+        # it holds password hashes; the files that SQLite puts beside it get the same mode
+        path.touch(mode=0o600)
     engine = create_async_engine(url)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     return engine

@@ -156,3 +156,5 @@ addEventListener("pagehide", (event) => {
 // countdowns
 setInterval(() => live && queue.show(live, null, performance.now()), TICK_MS);
 around();
+// disabled until here, so that an early Enter is not lost
+field.disabled = false;

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import stat
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from importlib.resources import files
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, func, select
 from sqlalchemy.exc import StatementError
 
@@ -201,3 +206,44 @@ def test_network_file_systems_are_known_by_the_longest_mount(tmp_path: Path):
     assert network_filesystem(Path("/srv/local/baton.db"), mounts) is None
     assert network_filesystem(Path("/srvx/baton.db"), mounts) is None
     assert network_filesystem(Path("/srv/baton.db"), tmp_path / "absent") is None
+
+
+def test_the_file_is_readable_by_its_owner_alone(tmp_path: Path):
+    async def make() -> None:
+        async with Database.open(url(tmp_path / "new")) as database:
+            await database.migrate()
+
+    asyncio.run(make())
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "new").iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("not a url", "no database URL"),
+        ("postgresql+nosuchdriver://localhost/baton", "not installed"),
+        ("nosuchdatabase://localhost/baton", "not installed"),
+    ],
+)
+async def test_a_url_that_cannot_be_used_is_refused_with_a_sentence(text: str, sentence: str):
+    with pytest.raises(DatabaseRefusedError, match=sentence):
+        async with Database.open(text):
+            pass
+
+
+def test_the_migrations_are_sql_that_postgres_reads_too():
+    written = StringIO()
+    context = MigrationContext.configure(
+        dialect_name="postgresql", opts={"as_sql": True, "output_buffer": written}
+    )
+    folder = Path(str(files("app.accounts"))) / "migrations"
+    with Operations.context(context):
+        for script in ScriptDirectory(str(folder)).walk_revisions():
+            script.module.upgrade()
+    sql = written.getvalue()
+    assert "CREATE TABLE users" in sql
+    assert "TIMESTAMP WITH TIME ZONE" in sql
+    assert "ON DELETE CASCADE" in sql
+    for line in sql.splitlines():
+        assert "AUTOINCREMENT" not in line
