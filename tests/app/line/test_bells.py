@@ -41,7 +41,7 @@ async def test_every_change_of_the_line_rings_once_for_all(hall: Hall, bell: Bel
         await node.finish()
     hall.watched = {"bob"}
     async with expect_ring(bell, line):
-        await hall.pass_time(124)  # cid's grace
+        await hall.pass_time(132)  # cid's grace
     assert (await hall.place("cid")).state == "ended"
 
 
@@ -68,7 +68,7 @@ async def test_a_question_taken_back_from_a_dead_node_rings(hall: Hall, bell: Be
     await node.take()
     hall.silent = {"n1"}
     async with expect_ring(bell, keys.generation_bell(POOL, "a1")):
-        await hall.pass_time(6)
+        await hall.pass_time(8)
 
 
 async def test_nothing_rings_while_nothing_happens(hall: Hall, bell: Bell) -> None:

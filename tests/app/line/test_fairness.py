@@ -14,6 +14,7 @@ async def serve(hall: Hall, node: FakeNode, count: int) -> list[str]:
     """Serve `count` questions, one each; the generations in the order of service."""
     served: list[str] = []
     for _ in range(count):
+        await node.beat()
         taken = await node.take()
         assert taken is not None
         served.append(taken.generation)

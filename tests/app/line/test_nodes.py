@@ -103,7 +103,7 @@ async def test_a_report_from_before_the_last_question_does_not_free_the_node(hal
     await node.take()
     # give the node up from outside: it must say that nothing runs
     await hall.line.leave("ann")
-    await hall.pass_time(11)
+    await hall.pass_time(14)
     assert (await hall.failure("a1"))["code"] == "node_error"
     await hall.ask("bob", generation="b1")
     await node.desk.heartbeat("n1", node.boot, running=None, highest_fence=before)
@@ -116,9 +116,9 @@ async def test_a_report_from_before_the_last_question_does_not_free_the_node(hal
 async def test_a_silent_node_is_declared_dead(hall: Hall) -> None:
     await hall.node("n1")
     hall.silent = {"n1"}
-    await hall.pass_time(4)
-    assert (await hall.line.pools())[0].nodes == 1
     await hall.pass_time(2)
+    assert (await hall.line.pools())[0].nodes == 1
+    await hall.pass_time(8)
     assert (await hall.line.pools())[0].nodes == 0
 
 
@@ -132,7 +132,7 @@ async def test_before_the_first_token_a_dead_nodes_question_moves_unnoticed(hall
     await hall.begin_writing("a1", kind="reading")
     hall.silent = {"n1"}
     hall.watched = {"a1", "b1"}
-    await hall.pass_time(6)
+    await hall.pass_time(8)
     place = await hall.place("a1")
     assert (place.state, place.rank, place.waiting, place.returned) == ("queued", 1, 1, True)
     assert (await hall.place("a2")).behind_own == 1
@@ -150,7 +150,7 @@ async def test_while_a_question_is_moving_nobody_may_write_into_it(hall: Hall) -
     await hall.ask("ann", generation="a1")
     await node.take()
     hall.silent = {"n1"}
-    await hall.pass_time(6)
+    await hall.pass_time(8)
     assert await hall.store.command("HGET", keys.generation_hash(POOL, "a1"), "fence") == b"0"
 
 
@@ -161,7 +161,7 @@ async def test_after_the_first_token_a_dead_nodes_answer_fails_and_is_kept(hall:
     await node.take()
     await hall.begin_writing("a1")
     hall.silent = {"n1"}
-    await hall.pass_time(6)
+    await hall.pass_time(8)
     failure = await hall.failure("a1")
     assert (failure["code"], failure["retry"]) == ("node_lost", True)
     assert (await hall.place("a2")).returned
@@ -174,7 +174,7 @@ async def test_a_seat_without_open_questions_ends_with_its_node(hall: Hall) -> N
     await hall.write_end("a1")
     await node.finish()
     hall.silent = {"n1"}
-    await hall.pass_time(6)
+    await hall.pass_time(8)
     assert (await hall.line.seat("ann")).state == "none"
 
 
@@ -184,7 +184,7 @@ async def test_a_stopped_question_is_not_asked_again_elsewhere(hall: Hall) -> No
     await node.take()
     await hall.line.cancel(POOL, "a1", "stopped")
     hall.silent = {"n1"}
-    await hall.pass_time(6)
+    await hall.pass_time(8)
     assert (await hall.failure("a1"))["code"] == "left"
 
 
@@ -194,7 +194,7 @@ async def test_the_returned_lane_goes_first(hall: Hall) -> None:
     await hall.ask("bob", generation="b1", tier="priority")
     await node.take()
     hall.silent = {"n1"}
-    await hall.pass_time(6)
+    await hall.pass_time(8)
     hall.silent = set()
     await hall.node("n2")
     assert (await hall.place("a1")).state == "assigned"
@@ -242,9 +242,9 @@ async def test_a_node_that_does_not_stop_is_given_up_on(hall: Hall) -> None:
     hall.watched = {"a1", "b1"}
     await node.take()
     await hall.line.cancel(POOL, "a1", "stopped")
-    await hall.pass_time(9)
+    await hall.pass_time(4)
     assert (await hall.place("a1")).state == "assigned"
-    await hall.pass_time(2)
+    await hall.pass_time(10)
     assert (await hall.failure("a1"))["code"] == "node_error"
     # it still reports the old answer as running: nobody is sent there
     orders = await node.beat()
@@ -258,10 +258,10 @@ async def test_a_question_that_its_node_never_fetches_is_asked_elsewhere(hall: H
     await hall.node("n1")
     await hall.ask("ann", generation="a1")
     hall.watched = {"a1"}
-    await hall.pass_time(9)
+    await hall.pass_time(4)
     assert (await hall.place("a1")).state == "assigned"
     await hall.node("n2")
-    await hall.pass_time(2)
+    await hall.pass_time(10)
     place = await hall.place("a1")
     assert place.state == "assigned"
     assert place.node is not None
@@ -284,7 +284,7 @@ async def test_fetching_again_does_not_lengthen_the_time_to_stop(hall: Hall) -> 
     await node.take()
     await hall.line.cancel(POOL, "a1", "stopped")
     await node.take()
-    await hall.pass_time(11)
+    await hall.pass_time(14)
     assert (await hall.failure("a1"))["code"] == "node_error"
 
 

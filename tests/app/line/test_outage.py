@@ -28,9 +28,9 @@ async def test_an_outage_expires_nobody(hall: Hall) -> None:
     ]  # fmt: skip
     assert (await node.beat()).generation == "a1"
     hall.watched = {"a1", "b1"}
-    await hall.pass_time(110)
+    await hall.pass_time(100)
     assert await hall.ranks(["b1", "c1"]) == [1, 2]
-    await hall.pass_time(20)  # one grace later only those who did not come back have lost
+    await hall.pass_time(32)  # one grace later only those who did not come back have lost
     assert (await hall.place("c1")).state == "ended"
     assert [(await hall.place(name)).state for name in ("a1", "b1")] == ["assigned", "queued"]
 
@@ -57,7 +57,7 @@ async def test_a_node_that_died_in_the_outage_is_found_out_soon(hall: Hall) -> N
     await hall.shift_clock(60)
     await hall.line.pump(POOL)
     assert (await hall.place("a1")).state == "assigned"
-    await hall.pass_time(12)
+    await hall.pass_time(16)
     assert (await hall.place("a1")).returned
 
 
