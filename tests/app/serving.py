@@ -19,20 +19,14 @@ import orjson
 import uvicorn
 from fastapi import FastAPI
 
-from app import errors
-from app.accounts import routes as accounts
-from app.accounts.cors import Cors
-from app.accounts.csrf import Csrf
 from app.accounts.db import Database
-from app.chat import browser, openai
-from app.chat.scribe import run_scribe
 from app.line.board import Board
 from app.line.line import Line
 from app.line.nodes import NodeDesk
 from app.line.types import NodeInfo
+from app.main import create_app
 from app.node.agent import Agent
 from app.node.kinds.scripted import Script, ScriptedKind
-from app.ops.background import running
 from app.parts import Parts
 from app.relay.collector import Collector
 from app.relay.reader import RelayReader
@@ -168,7 +162,7 @@ def settings_of(store_url: str, folder: Path, **more: Any) -> Settings:
 async def serving(store_url: str, folder: Path, **settings: Any) -> AsyncGenerator[Web]:
     """A web replica on a free port; several may share store and folder."""
     chosen = settings_of(store_url, folder, **settings)
-    app = _make_app(chosen)
+    app = create_app(chosen)
     config = uvicorn.Config(
         app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, ws="none"
     )
@@ -186,25 +180,8 @@ async def serving(store_url: str, folder: Path, **settings: Any) -> AsyncGenerat
             await serve
 
 
-def _make_app(settings: Settings) -> FastAPI:
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with AsyncExitStack() as stack:
-            parts = app.state.parts = await open_parts(settings, stack)
-            loops = {"pump": parts.line.run_pump, "scribe": lambda: run_scribe(parts)}
-            await stack.enter_async_context(running(loops))
-            yield
-
-    app = FastAPI(lifespan=lifespan)
-    for router in (accounts.router, browser.router, openai.router):
-        app.include_router(router)
-    errors.install(app)
-    app.add_middleware(Csrf, public_url=None)
-    app.add_middleware(Cors)
-    return app
-
-
 async def open_parts(settings: Settings, stack: AsyncExitStack) -> Parts:
+    """A replica's parts without its web side and without its loops."""
     url = settings.redis_url
     assert url
     store = await stack.enter_async_context(Store.connect(url))
