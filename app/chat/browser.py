@@ -16,6 +16,7 @@ from app.accounts.caller import Caller, count_request, signed_in
 from app.accounts.models import Turn
 from app.chat import history
 from app.chat.prompt import AnswerSettings
+from app.chat.scribe import settle
 from app.chat.sse import Body, SseResponse, encode_event
 from app.chat.story import START, Told
 from app.chat.turn import Ask, Submitted, cancel, submit, watching
@@ -90,6 +91,8 @@ async def _ask_of(parts: Parts, caller: Caller, asked: QuestionIn) -> Ask:
     if asked.settings.system:
         messages.append({"role": "system", "content": asked.settings.system})
     if conversation_id:
+        # a quick second question must not miss the answer that has just ended
+        await settle(parts, conversation_id)
         messages += await history.messages_before(
             parts.database,
             caller,

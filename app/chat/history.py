@@ -198,6 +198,19 @@ async def open_turns(
         return [(pool, generation) for pool, generation in (await session.execute(query)).all()]
 
 
+async def open_turns_of(database: Database, conversation_id: str) -> list[tuple[str, str]]:
+    """(pool, generation) of a conversation's turns that have no end in SQL."""
+    async with session_of(database) as session:
+        return await _open_turns_of(session, conversation_id)
+
+
+async def _open_turns_of(session: AsyncSession, conversation_id: str) -> list[tuple[str, str]]:
+    query = select(Turn.pool, Turn.generation).where(
+        Turn.conversation_id == conversation_id, Turn.status == "open"
+    )
+    return [(pool, generation) for pool, generation in (await session.execute(query)).all()]
+
+
 # -- conversations --------------------------------------------------------------------------------
 async def messages_before(
     database: Database, caller: Caller, conversation_id: str, generation: str, *, most: int
@@ -260,10 +273,7 @@ async def remove(database: Database, caller: Caller, conversation_id: str) -> li
     the caller to cancel. Raises NotFoundError."""
     async with session_of(database) as session:
         found = await _own(session, caller, conversation_id)
-        still = select(Turn.pool, Turn.generation).where(
-            Turn.conversation_id == conversation_id, Turn.status == "open"
-        )
-        running = [(pool, generation) for pool, generation in (await session.execute(still)).all()]
+        running = await _open_turns_of(session, conversation_id)
         await session.delete(found)
     return running
 

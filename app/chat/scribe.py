@@ -64,6 +64,18 @@ async def collect(parts: Parts, pool: str) -> int:
     return count
 
 
+async def settle(parts: Parts, conversation_id: str) -> None:
+    """Write the ends of a conversation's turns that are over but not yet in SQL, so that the next
+    question sees their answers. Whoever takes them later finds them written.
+
+    Raises StoreUnavailableError, DatabaseUnavailableError.
+    """
+    for pool, generation in await history.open_turns_of(parts.database, conversation_id):
+        record = await parts.collector.record(pool, generation)
+        if record is not None:
+            await history.finish(parts.database, record)
+
+
 async def sweep(parts: Parts) -> int:
     """End open turns that the store does not know any more; returns how many.
 
