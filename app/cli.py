@@ -6,6 +6,7 @@ when it runs, so that `--help` answers at once and a web process never loads a n
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -63,7 +64,11 @@ Level = Annotated[
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="Processor threads of the engine. [default: all cores]")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processor threads of each node's engine. [default: all cores, shared by the nodes]",
+    ),
 ]
 Host = Annotated[
     str | None, typer.Option(help="Address to listen on. [default: BATON_HOST or 127.0.0.1]")
@@ -121,9 +126,10 @@ def serve(
 
     settings = _settings(host=host, port=port, data_folder=data_folder)
     _check_kind(kind)
+    # several engines that each take every core would only wait for each other
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // nodes)
     node_arguments = ["--kind", kind, "--model", model, "--level", level]
-    if threads is not None:
-        node_arguments += ["--threads", str(threads)]
+    node_arguments += ["--threads", str(threads)]
     raise typer.Exit(run_serve(ServeOptions(nodes, tuple(node_arguments), listen), settings))
 
 

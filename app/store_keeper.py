@@ -55,6 +55,7 @@ class _OwnStoreKeeper(StoreKeeper):
 
     def stop(self) -> None:
         self._store.stop()
+        log.info("store stopped")
 
 
 @contextmanager

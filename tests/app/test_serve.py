@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -28,6 +28,11 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 FAST_STOP = {"BATON_SHUTDOWN_GRACE_SECONDS": "1", "BATON_LOG_JSON": "true"}
+
+
+STOPPED = re.compile(
+    r'"child": "(web|node)[^"]*", "event": "child stopped"|"event": "(store) stopped"'
+)
 
 
 class Served:
@@ -70,7 +75,7 @@ def _role(process: psutil.Process) -> str | None:
         words = process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return None
-    if "valkey-server" in words[0]:
+    if any("valkey-server" in word for word in words):
         return "store"
     return next((role for role in ("web", "node") if role in words), None)
 
@@ -120,8 +125,10 @@ async def test_it_starts_says_where_it_is_and_stops_in_order(tmp_path: Path):
 
         served.process.send_signal(signal.SIGTERM)
         assert await served.ended() == 0
-    stopped = [json.loads(line)["child"] for line in served.lines if '"child stopped"' in line]
-    assert [name.partition(" ")[0] for name in stopped] == ["web", "node"]
+    stopped = [
+        found.group(1) or found.group(2) for found in map(STOPPED.search, served.lines) if found
+    ]
+    assert stopped == ["web", "node", "store"]
     assert not running(list(children.values()))
 
 
@@ -169,6 +176,33 @@ async def test_ctrl_c_reaches_the_supervisor_alone(tmp_path: Path):
         served.process.send_signal(signal.SIGINT)
         assert await served.ended() == 0
     assert not running(list(children.values()))
+
+
+async def test_a_node_from_elsewhere_joins_with_the_printed_command(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with serving(tmp_path / "here", "--listen", f"127.0.0.1:{port}") as served:
+        await ready(served)
+        printed = re.search(r"BATON_REDIS_URL='(redis://\S+)' baton node", "\n".join(served.lines))
+        assert printed
+        # nothing of the password on any command line
+        secret = urlsplit(printed.group(1)).password
+        assert secret
+        words = [word for child in served.children().values() for word in child.cmdline()]
+        assert secret not in " ".join(words)
+        joined = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "app.cli", "node", "--kind", "scripted", "--pool", "elsewhere",
+            cwd=ROOT,
+            env={**os.environ, **FAST_STOP, "BATON_REDIS_URL": printed.group(1),
+                 "BATON_DATA_FOLDER": str(tmp_path / "there")},
+        )  # fmt: skip
+        try:
+            await until(
+                lambda: "elsewhere" in pools_of(tmp_path / "here"), within_seconds=60, what="joined"
+            )
+        finally:
+            joined.terminate()
+            assert await joined.wait() == 0
 
 
 async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):

@@ -85,16 +85,29 @@ async def test_a_node_that_lost_its_fence_stops_and_writes_nothing_more(store: S
         assert len(written) < 5000
 
 
+async def test_a_node_that_hears_of_other_work_stops_what_it_runs(store: Store):
+    place = Place.on(store, heartbeat_seconds=0.05)
+    # it writes nothing more, so no append can tell it
+    kind = Watched(Script(stall_at=3, prefill_ms_per_token=0))
+    async with place.node(kind, "n1"):
+        generation = await place.ask(work(max_tokens=5000))
+        await place.writing(generation)
+        await store.command("HSET", f"{pool_prefix(POOL)}n:n1", "generation", "")
+        await until(lambda: kind.reasons == ["cancelled"], what="engine stopped")
+        assert not any(entry.is_last for entry in await place.entries(generation))
+
+
 async def test_a_node_that_the_line_forgot_stops_and_registers_again(store: Store):
     place = Place.on(store, heartbeat_seconds=0.05)
-    kind = Watched(SLOW)
+    # it writes nothing more, so no append can tell it
+    kind = Watched(Script(stall_at=3, prefill_ms_per_token=0))
     async with place.node(kind):
         generation = await place.ask(work(max_tokens=5000))
         await place.writing(generation)
         await store.command("FLUSHALL")
         await until(lambda: kind.reasons, what="engine stopped")
         await until(place.has_nodes, what="registered again")
-        entries = await place.ended(await place.ask(work(max_tokens=5), seat="u:2"))
+        entries = await place.ended(await place.ask(work(max_tokens=2), seat="u:2"))
     assert entries[-1].kind == "done"
     assert kind.reasons[0] == "cancelled"
 
