@@ -32,7 +32,7 @@ export class QueueCard {
   // `live` is the running turn of this conversation or null; `seat` what GET /api/line says of us,
   // with `atMs`, the time it came.
   show(live, seat, nowMs) {
-    const view = live?.isOpen ? turnCard(live, nowMs, Number(this.#root.dataset.grace)) : seatCard(seat, nowMs);
+    const view = live?.isOpen ? turnCard(live, nowMs, Number(this.#root.dataset.grace ?? 0)) : seatCard(seat, nowMs);
     this.#root.hidden = view === null;
     if (view === null) return;
     const key = JSON.stringify(view);

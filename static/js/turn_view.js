@@ -96,14 +96,12 @@ export class TurnView {
   #footer(turn) {
     const buttons = [];
     if (turn.answer) buttons.push(copyButton(() => this.#turn.answer, t("copy.answer")));
-    if (turn.status !== "failed" || turn.error?.retry) {
-      const label = t("chat.retry");
-      const retry = element("button", { type: "button", class: "quiet retry", title: label, "aria-label": label }, icon("retry"));
-      // after a failure it is the way on, so it says so
-      if (turn.status === "failed") retry.append(label);
-      retry.addEventListener("click", () => this.#onRetry(turn.question));
-      buttons.push(retry);
-    }
+    const label = t("chat.retry");
+    const retry = element("button", { type: "button", class: "quiet retry", title: label, "aria-label": label }, icon("retry"));
+    // where it helps after a failure, it says so
+    if (turn.error?.retry) retry.append(label);
+    retry.addEventListener("click", () => this.#onRetry(turn.question));
+    buttons.push(retry);
     const parts = figureParts(turn).map((part) => element("span", {}, part));
     return [element("div", { class: "foot-buttons" }, ...buttons), element("p", { class: "figures" }, ...parts)];
   }
