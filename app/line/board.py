@@ -1,5 +1,8 @@
 """Where all watched questions stand, asked once per pool and round for the whole replica.
 
+Up to a few hundred questions are looked up one by one each time. A crowd is looked up every few
+seconds; in between its ranks are read off the lanes, and only who has left a lane is looked up.
+
 Watching is also what keeps a seat's place: as long as somebody watches one of its questions, the
 rounds renew its grace.
 """
@@ -12,7 +15,7 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -33,8 +36,12 @@ _MOST_SECONDS = 2.0
 # everybody still hears of a change within a second.
 _REST_FACTOR = 4
 _LONGEST_REST_SECONDS = 0.5
-# Seats are kept by one round in so many seconds: far below every grace, and it halves a round.
+# Seats are kept by one round in so many seconds, far below every grace.
 _KEEP_SECONDS = 1.0
+_CROWD = 400
+_KEEP_CROWD_SECONDS = 5.0
+# So many watchers are shown their places before others may use the event loop.
+_SHOW_BATCH = 500
 
 
 @dataclass(eq=False, slots=True)
@@ -52,12 +59,28 @@ class Watched:
         self.place = place
 
 
-def _shown(place: Place | None) -> Place | None:
-    """The place without what time alone changes; of the slice only whether it is running out."""
+def _shown(place: Place | None) -> tuple[object, ...] | None:
+    """What a watcher is woken for. Not for what time alone changes, nor for each step of a long
+    line: thousands would be told with every departure that they are 4,711th instead of 4,712th."""
     if place is None:
         return None
-    left = None if place.slice_left_seconds is None else 0.0
-    return replace(place, queued_ms=0.0, slice_left_seconds=left)
+    return (
+        place.state,
+        place.ticket,
+        _coarse(place.rank or 0),
+        _coarse(place.waiting),
+        place.behind_own,
+        place.node,
+        place.slice_left_seconds is None,
+        place.eta_seconds is None,
+        place.ending,
+        place.returned,
+    )
+
+
+def _coarse(number: int) -> int:
+    """Exact up to 20, then steps of 5 %."""
+    return number if number <= 20 else 20 + int(math.log(number / 20, 1.05))
 
 
 @dataclass(eq=False, slots=True)
@@ -144,16 +167,12 @@ class Board:
     async def _round(self, pool: str, room: _Room) -> None:
         room.due.clear()
         began = time.monotonic()
-        keeps = began - room.kept_at >= _KEEP_SECONDS
         try:
-            places = await self._line.places(pool, list(room.watchers), watched=keeps)
+            places = await self._look_up(pool, room, began)
         except (StoreUnavailableError, RedisError) as error:
             logger.warning("the places of %s could not be read: %s", pool, error)
         else:
-            room.kept_at = began if keeps else room.kept_at
-            for generation, watchers in room.watchers.items():
-                for watched in watchers:
-                    watched.show(places.get(generation))
+            await _show(room, places)
         busy_seconds = time.monotonic() - began
         rest_seconds = min(_REST_FACTOR * busy_seconds, _LONGEST_REST_SECONDS)
         await asyncio.sleep(max(_LEAST_SECONDS, rest_seconds))
@@ -162,3 +181,29 @@ class Board:
                 await room.due.wait()
         except TimeoutError:
             pass  # nobody rang: a message may have been lost, and seats want to be kept
+
+    async def _look_up(self, pool: str, room: _Room, now: float) -> dict[str, Place]:
+        names = list(room.watchers)
+        is_crowd = len(names) > _CROWD
+        keeps = now - room.kept_at >= (_KEEP_CROWD_SECONDS if is_crowd else _KEEP_SECONDS)
+        if keeps or not is_crowd:
+            places = await self._line.places(pool, names, watched=keeps)
+            room.kept_at = now if keeps else room.kept_at
+            return places
+        standings = await self._line.standings(pool)
+        places: dict[str, Place] = {}
+        for name in names:
+            known = next((one.place for one in room.watchers.get(name, ()) if one.place), None)
+            place = known and standings.place(known)
+            if place is not None:
+                places[name] = place
+        missing = [name for name in names if name not in places]
+        return places | await self._line.places(pool, missing, watched=False)
+
+
+async def _show(room: _Room, places: dict[str, Place]) -> None:
+    for count, name in enumerate(list(room.watchers), 1):
+        for watched in room.watchers.get(name, ()):
+            watched.show(places.get(name))
+        if count % _SHOW_BATCH == 0:
+            await asyncio.sleep(0)

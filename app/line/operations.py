@@ -12,6 +12,7 @@ _PLACES = (*_PRELUDES, ("app.line", "_places"))
 
 SUBMIT = load_script("app.line", "submit", preludes=_PLACES)
 PLACES = load_script("app.line", "places", preludes=_PLACES)
+LANES = load_script("app.line", "lanes", preludes=_PLACES)
 CANCEL = load_script("app.line", "cancel", preludes=_PRELUDES)
 LEAVE = load_script("app.line", "leave", preludes=_PRELUDES)
 SEAT = load_script("app.line", "seat", preludes=_PRELUDES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import orjson
@@ -22,6 +22,10 @@ class Shared:
     # durations of the last leases
     turns_ms: Sequence[int]
 
+    def eta_seconds(self, lane: str, rank: int) -> tuple[float, float] | None:
+        ahead = eta.position(lane, rank, self.waiting)
+        return eta.wait_seconds(self.turns_ms, ahead, self.nodes)
+
 
 def shared(row: Sequence[bytes]) -> Shared:
     """From `shared()` of `scripts/_places.lua`."""
@@ -35,7 +39,6 @@ def place(common: Shared, row: Sequence[bytes]) -> Place:
     generation, state, ticket, lane, rank, behind, node, info, slice_left, ending, queued = (
         value.decode() for value in row
     )
-    ahead = eta.position(lane, int(rank), common.waiting) if rank else 0
     return Place(
         generation=generation,
         state=cast(TurnState, state),
@@ -43,13 +46,47 @@ def place(common: Shared, row: Sequence[bytes]) -> Place:
         rank=int(rank) if rank else None,
         waiting=common.waiting.get(lane, 0),
         behind_own=int(behind),
-        eta_seconds=eta.wait_seconds(common.turns_ms, ahead, common.nodes) if rank else None,
+        eta_seconds=common.eta_seconds(lane, int(rank)) if rank else None,
         node=node_public(node, info),
         slice_left_seconds=_seconds(slice_left),
         ending=ending != "",
         returned=rank != "" and lane == "r",
         queued_ms=float(queued),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """Where every waiting ticket of a pool stands at one moment."""
+
+    shared: Shared
+    # ticket -> (lane, rank)
+    ranks: Mapping[str, tuple[str, int]]
+
+    def place(self, known: Place) -> Place | None:
+        """A waiting question's place as it is now, from what was known of it before.
+
+        None: its ticket stands there no longer, so it has to be looked up. What happened to the
+        seat's other questions since then is not seen.
+        """
+        lane, rank = self.ranks.get(known.ticket, ("", 0))
+        if known.rank is None or rank == 0 or known.returned != (lane == "r"):
+            return None
+        waiting = self.shared.waiting[lane]
+        if (rank, waiting) == (known.rank, known.waiting):
+            return known
+        eta_seconds = self.shared.eta_seconds(lane, rank)
+        return replace(known, rank=rank, waiting=waiting, eta_seconds=eta_seconds)
+
+
+def standings(row: Sequence[Sequence[bytes]]) -> Standings:
+    """From `scripts/lanes.lua`."""
+    ranks = {
+        ticket.decode(): (lane, rank)
+        for lane, tickets in zip(("r", "priority", "browser", "api"), row[1:], strict=True)
+        for rank, ticket in enumerate(tickets, 1)
+    }
+    return Standings(shared=shared(row[0]), ranks=ranks)
 
 
 def seat_view(pool: str, row: Sequence[bytes]) -> SeatView:

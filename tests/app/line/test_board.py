@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -16,15 +17,17 @@ from tests.waiting import until
 
 
 class CountingLine(Line):
-    """Counts the rounds, and fails some of them."""
+    """Counts the looks at places, and fails some of them."""
 
     calls = 0
     failing = False
+    looked_up: Sequence[str] = ()
 
     async def places(
         self, pool: str, generations: Sequence[str], *, watched: bool
     ) -> dict[str, Place]:
         self.calls += 1
+        self.looked_up = generations
         if self.failing:
             raise StoreUnavailableError
         return await super().places(pool, generations, watched=watched)
@@ -144,3 +147,58 @@ async def test_an_outage_is_waited_out(hall: Hall, line: CountingLine, bell: Bel
         line.failing = False
         await asyncio.wait_for(wake.wait(), 5)
         assert watched.place is not None
+
+
+async def test_a_crowd_reads_its_ranks_off_the_lanes(
+    hall: Hall, line: CountingLine, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.line.board._CROWD", 3)
+    node = await hall.node()
+    await hall.ask("holder", generation="h", tier="api", hold=False)
+    names = [f"x{number}" for number in range(8)]
+    for name in names:
+        await hall.ask(name, generation=name, tier="api" if name > "x5" else "browser")
+    async with AsyncExitStack() as stack:
+        watches = {
+            name: await stack.enter_async_context(board.watch(POOL, name, asyncio.Event()))
+            for name in names
+        }
+
+        async def ranks_are(*ranks: int | None) -> None:
+            def shown() -> list[int | None]:
+                return [watch.place.rank if watch.place else 0 for watch in watches.values()]
+
+            await until(lambda: shown() == list(ranks), what=f"{ranks}")
+
+        await ranks_are(1, 2, 3, 4, 5, 6, 1, 2)
+        await hall.line.leave("x2")
+        await ranks_are(1, 2, None, 3, 4, 5, 1, 2)
+        # only the one who left the lane was looked up
+        assert line.looked_up == ["x2"]
+        await node.take()
+        await node.finish()
+        await ranks_are(None, 1, None, 2, 3, 4, 1, 2)
+        exact = await hall.line.places(POOL, names, watched=False)
+        for name, watch in watches.items():
+            assert watch.place is not None
+            place = exact[name]
+            assert (watch.place.state, watch.place.rank, watch.place.waiting) == (
+                place.state, place.rank, place.waiting,
+            )  # fmt: skip
+
+
+async def test_far_back_in_a_long_line_not_every_step_wakes(hall: Hall, board: Board) -> None:
+    await hall.node()
+    await hall.ask("holder")
+    for number in range(60):
+        await hall.ask(f"s{number}", generation=f"x{number}")
+    near, far = asyncio.Event(), asyncio.Event()
+    async with board.watch(POOL, "x10", near), board.watch(POOL, "x59", far) as last:
+        await asyncio.wait_for(asyncio.gather(near.wait(), far.wait()), 5)
+        near.clear()
+        far.clear()
+        await hall.line.leave("s0")  # 60 -> 59 of 60 -> 59: within one step of 5 %
+        await asyncio.wait_for(near.wait(), 5)
+        assert not far.is_set()
+        assert last.place is not None
+        assert last.place.rank == 59  # it is known all the same
