@@ -1,4 +1,4 @@
-"""The command line: `baton serve | web | node | user | key`.
+"""The command line: `baton serve | web | node | bench | user | key`.
 
 Options override the `BATON_*` variables of `app/settings.py`. Every command imports what it needs
 when it runs, so that `--help` answers at once and a web process never loads a node's parts.
@@ -222,6 +222,30 @@ def node(
         _refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
     kinds = KindOptions(LocalModel(model, level, threads, model_name), script)
     raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
+
+
+@app.command()
+def bench(
+    model: Model = "demo",
+    levels: Annotated[
+        str, typer.Option(help="Levels to measure, the first beside llama.cpp where installed.")
+    ] = "int4,int8,bf16,fp32",
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to write in each run.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the median is shown.")] = 5,
+) -> None:
+    """Measure the engine on this machine and print a Markdown table."""
+    from engine.types import EngineError
+
+    arguments = ["--levels", levels, "--tokens", str(tokens), "--rounds", str(rounds)]
+    if model != "demo":
+        arguments += ["--model", model]
+    try:
+        # torch comes in here
+        from engine.bench import offline
+
+        offline.main(arguments)
+    except EngineError as error:
+        _refuse(str(error))
 
 
 def _check_kind(kind: str) -> None:

@@ -41,7 +41,7 @@ def test_the_version_is_shown():
 
 def test_the_help_names_every_command():
     text = output_of("--help")
-    for command in ("serve", "web", "node", "user", "key"):
+    for command in ("serve", "web", "node", "bench", "user", "key"):
         assert f"\n  {command} " in text
 
 
@@ -67,6 +67,7 @@ def test_the_commands_of_accounts_are_there(command: str):
         (("serve", "--kind", "abacus"), "abacus"),
         (("node", "--model", "/nowhere/m.gguf", "--redis-url", "redis://h"), "/nowhere/m.gguf"),
         (("node", "--kind", "scripted"), "--redis-url"),
+        (("bench", "--model", "/nowhere/m.gguf"), "/nowhere/m.gguf"),
         (("web",), "BATON_REDIS_URL"),
         (("web", "--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (("serve", "--listen", "nonsense", "--port", "0"), "--listen"),
