@@ -12,8 +12,13 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.exceptions import (
+    ClusterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.errors import StoreUnavailableError
@@ -29,9 +34,24 @@ Reply = Any
 CALL_SECONDS = 3.0
 CONNECT_SECONDS = 2.0
 
+# The store cannot be reached, or it answers that it cannot serve: it is still loading (a
+# ConnectionError to redis-py), full, a replica since a fail-over, or without its primary.
+_AWAY = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    OSError,
+    ClusterDownError,  # MASTERDOWN too
+    OutOfMemoryError,
+    ReadOnlyError,
+)
+
 
 class Store:
-    """One process's way to Redis. Replies are bytes; nothing is decoded behind the caller's back."""
+    """One process's way to Redis.
+
+    Texts in replies are bytes. Commands whose replies redis-py gives a shape keep it: HGETALL is a
+    dict, XRANGE a list of (id, dict of fields).
+    """
 
     def __init__(self, short: Redis, blocking: Redis) -> None:
         self._short = short
@@ -103,9 +123,10 @@ class Store:
         try:
             async with asyncio.timeout(seconds):
                 return await call(*parts)
-        except TimeoutError as error:
-            # the idle connections lead to the same silent peer; each would cost a time-out more
+        except (TimeoutError, ReadOnlyError) as error:
+            # the idle connections lead to the same silent peer, each good for one more time-out,
+            # or to the same demoted one
             await client.connection_pool.disconnect(inuse_connections=False)
             raise StoreUnavailableError from error
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        except _AWAY as error:
             raise StoreUnavailableError from error

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from redis.asyncio import BlockingConnectionPool
+from redis.exceptions import ResponseError
 
 from app.errors import StoreUnavailableError
 from app.store import client as client_module
@@ -135,6 +136,27 @@ async def test_the_same_store_works_after_a_restart(server: OwnServer) -> None:
             await store.ping()
         await store.command("RPUSH", "inbox", "job")
         assert await store.pop("inbox", 1) == b"job"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "LOADING the dataset is read into memory",
+        "OOM command not allowed when used memory > 'maxmemory'",
+        "READONLY You can't write against a read only replica.",
+        "MASTERDOWN Link with MASTER is down",
+        "CLUSTERDOWN The cluster is down",
+    ],
+)
+async def test_a_store_that_cannot_serve_is_unavailable(store: Store, fault: str) -> None:
+    with pytest.raises(StoreUnavailableError):
+        await store.command("EVAL", "return redis.error_reply(ARGV[1])", 0, fault)
+    await store.ping()
+
+
+async def test_a_mistake_of_ours_stays_a_mistake(store: Store) -> None:
+    with pytest.raises(ResponseError):
+        await store.command("GET")
 
 
 async def test_a_script_the_store_forgot_is_sent_again(store: Store) -> None:
