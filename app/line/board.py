@@ -40,8 +40,8 @@ _LONGEST_REST_SECONDS = 0.5
 _KEEP_SECONDS = 1.0
 _CROWD = 400
 _KEEP_CROWD_SECONDS = 5.0
-# So many watchers are shown their places before others may use the event loop.
-_SHOW_BATCH = 500
+# After so many watchers others may use the event loop.
+_BATCH = 500
 
 
 @dataclass(eq=False, slots=True)
@@ -192,11 +192,13 @@ class Board:
             return places
         standings = await self._line.standings(pool)
         places: dict[str, Place] = {}
-        for name in names:
+        for count, name in enumerate(names, 1):
             known = next((one.place for one in room.watchers.get(name, ()) if one.place), None)
             place = known and standings.place(known)
             if place is not None:
                 places[name] = place
+            if count % _BATCH == 0:
+                await asyncio.sleep(0)
         missing = [name for name in names if name not in places]
         return places | await self._line.places(pool, missing, watched=False)
 
@@ -205,5 +207,5 @@ async def _show(room: _Room, places: dict[str, Place]) -> None:
     for count, name in enumerate(list(room.watchers), 1):
         for watched in room.watchers.get(name, ()):
             watched.show(places.get(name))
-        if count % _SHOW_BATCH == 0:
+        if count % _BATCH == 0:
             await asyncio.sleep(0)
