@@ -45,6 +45,20 @@ async def test_the_first_token_travels_alone_and_steps_keep_their_times(store: S
     assert sum(n for delta in deltas for _, n in delta["steps"]) == 300
 
 
+async def test_tokens_do_not_wait_for_the_next_ones(store: Store):
+    place = Place.on(store, frame_ms=200)
+    # five tokens within one frame, then silence
+    script = Script(tokens_per_second=5000, tokens_per_step=1, prefill_ms_per_token=0, stall_at=5)
+    async with place.node(script):
+        generation = await place.ask(work(max_tokens=1000))
+
+        async def all_there() -> bool:
+            return len(tokens_of(await place.entries(generation))) == 5
+
+        await until(all_there, what="five tokens")
+        assert not any(entry.is_last for entry in await place.entries(generation))
+
+
 async def test_two_questions_are_answered_one_after_the_other(store: Store):
     place = Place.on(store)
     async with place.node(FAST):
