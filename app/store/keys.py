@@ -7,8 +7,9 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     w:<lane>                zset    waiting tickets; score: sequence number; lanes with the ticket
                                     r (returned), priority, browser, api
     t:<ticket>              hash    seat, tier, lane, seq, state waiting |         10 min after its end
-                                    granted | ended, hold, grace (ms), opened_at, claimed_at,
-                                    node, fence, generation (running), granted_at,
+                                    granted | ended, hold, grace (ms), opened_at,
+                                    claimed_at, node, fence, granted_at,
+                                    generation (running),
                                     slice_until, ending (why the lease will end
                                     after this answer), reason (why it ended)
     j:<ticket>              list    generations of this ticket not yet assigned    with the ticket
@@ -32,8 +33,9 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     stop it -> when it is given up on (ms)
     inbox:<node>            list    doorbell of the node: "job", "cancel"          60 s
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
-                                    seat, hold, payload, fence (0: nobody may append),   after its end
-                                    node, queued_at, assigned_at, cancel, ended_at;
+                                    seat, hold, payload, fence (0: nobody may      after its end
+                                    append), node, queued_at, assigned_at, cancel,
+                                    ended_at;
                                     the relay's: writer, written (entries), bytes
     s:<generation>          stream  its events: fields k (kind) and d (JSON)       as g:; 7 days
                                                                                    after an append
