@@ -6,13 +6,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
-from playwright.async_api import BrowserContext, Page, async_playwright, expect
+from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
 
 from app.main import create_app
 from app.node.kinds.scripted import Script
+from app.parts import Parts
 from app.settings import Settings
 from tests.app.embed.host import Host, listening
 from tests.app.serving import PASSWORD, scripted_node
@@ -37,11 +39,12 @@ class Stage:
 
     url: str
     context: BrowserContext
+    parts: Parts
     complaints: list[str] = field(default_factory=list[str])
 
     async def key(self, *origins: str) -> str:
         async with httpx.AsyncClient(base_url=self.url, headers={"Origin": self.url}) as client:
-            account = {"name": "Eva", "password": PASSWORD}
+            account = {"name": f"owner {uuid4().hex[:8]}", "password": PASSWORD}
             await client.post("/api/sign-up", json=account)
             body = {"name": "shop", "kind": "publishable", "origins": list(origins)}
             answer = await client.post("/api/keys", json=body)
@@ -71,12 +74,13 @@ class Stage:
             self.complaints.append(text)
 
 
-@pytest.fixture
-async def stage(valkey_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    settings = Settings(data_folder=tmp_path, redis_url=valkey_url, sign_in_tries_per_minute=100)
+@asynccontextmanager
+async def staged(store_url: str, folder: Path, script: Script) -> AsyncGenerator[Stage]:
+    settings = Settings(data_folder=folder, redis_url=store_url, sign_in_tries_per_minute=100)
+    app = create_app(settings)
     async with (
-        scripted_node(valkey_url, Script(text=ANSWER, tokens_per_second=100)),
-        listening(create_app(settings)) as url,
+        scripted_node(store_url, script),
+        listening(app) as url,
         async_playwright() as playwright,
     ):
         browser = await playwright.chromium.launch(
@@ -84,8 +88,23 @@ async def stage(valkey_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
         )
         context = await browser.new_context()
         context.set_default_timeout(10_000)
-        yield Stage(url, context)
+        yield Stage(url, context, app.state.parts)
         await browser.close()
+
+
+@pytest.fixture
+async def stage(valkey_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """With a node that answers at once."""
+    script = Script(text=ANSWER, tokens_per_second=100)
+    async with staged(valkey_url, tmp_path, script) as running:
+        yield running
+
+
+@pytest.fixture
+async def slow_stage(valkey_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """With a node that begins an answer and does not end it."""
+    async with staged(valkey_url, tmp_path, Script(text=ANSWER, stall_at=3)) as running:
+        yield running
 
 
 async def test_a_visitor_asks_and_reads_the_answer_without_any_cookie(stage: Stage):
@@ -180,3 +199,65 @@ async def test_a_confirmed_composition_is_not_sent(stage: Stage):
         await field.dispatch_event("keydown", {"key": "Enter", "keyCode": 229})
         await expect(field).to_have_value("你好")
         await expect(frame.locator(".turn")).to_have_count(0)
+
+
+async def test_a_token_that_ran_out_is_renewed_behind_the_question(stage: Stage):
+    async with stage.visit(None) as page:
+        tries: list[str] = []
+
+        async def refuse_once(route: Route) -> None:
+            tries.append(route.request.headers["authorization"])
+            if len(tries) > 1:
+                await route.continue_()
+            else:
+                await route.fulfill(status=401, json={"error": {"code": "visitor_expired"}})
+
+        await page.route("**/api/embed/chat", refuse_once)
+        frame = page.frame_locator("iframe")
+        await frame.locator("#question").fill("Why?")
+        await frame.locator("#send").click()
+        await expect(frame.locator(".answer strong")).to_have_text("it is so")
+        assert len(tries) == 2
+
+
+async def test_a_refusal_is_shown_and_the_question_can_be_asked_again(stage: Stage):
+    async with stage.visit(None) as page:
+        sentence = "Many visitors are in line."
+        fault = {"error": {"code": "site_full", "message": sentence}}
+        await page.route(
+            "**/api/embed/chat", lambda route: route.fulfill(status=429, json=fault), times=1
+        )
+        frame = page.frame_locator("iframe")
+        await frame.locator("#question").fill("Why?")
+        await frame.locator("#send").click()
+        await expect(frame.locator(".turn .error")).to_have_text(sentence)
+        await frame.locator(".retry").click()
+        await expect(frame.locator(".answer strong")).to_have_text("it is so")
+
+
+async def test_waiting_visitors_see_their_place_and_may_leave(slow_stage: Stage):
+    async with slow_stage.visit(None) as page, slow_stage.visit(None) as second:
+        ahead, behind = page.frame_locator("iframe"), second.frame_locator("iframe")
+        for frame in (ahead, behind):
+            await frame.locator("#question").fill("Why?")
+            await frame.locator("#send").click()
+            await expect(frame.locator(".turn")).to_have_count(1)
+            await expect(frame.locator("#queue, .is-answering").first).to_be_visible()
+        await expect(behind.locator("#queue h2")).to_have_text("1st in your line")
+        await behind.locator("#queue .leave").click()
+        await expect(behind.locator("#send")).to_be_visible()
+        await expect(ahead.locator("#stop")).to_be_visible()
+
+
+async def test_closing_the_page_gives_the_node_free(slow_stage: Stage):
+    async def idle_nodes() -> int:
+        return sum(pool.idle_nodes for pool in await slow_stage.parts.line.pools())
+
+    async with slow_stage.visit(None) as page:
+        frame = page.frame_locator("iframe")
+        await frame.locator("#question").fill("Why?")
+        await frame.locator("#send").click()
+        await expect(frame.locator(".answer")).to_contain_text("B")
+        assert await idle_nodes() == 0
+        await page.goto("about:blank")
+        await until(idle_nodes, what="the node to be free")
