@@ -98,6 +98,9 @@ class Child:
             process_group=0,
         )  # fmt: skip
         log.info("child started", child=self.spec.name, pid=self._process.pid)
+        if self._stopping.is_set():
+            # told to stop while it was being made
+            self._signal(self._process, signal.SIGTERM)
         try:
             return await self._process.wait()
         finally:

@@ -7,11 +7,14 @@ stop: web, while its streams may end -> nodes, which finish or hand back -> Valk
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -22,7 +25,7 @@ from app.node.backoff import Backoff
 from app.ops import logs
 from app.process import EXIT_CONFIGURATION
 from app.settings import Settings
-from app.store.valkey import EmbeddedStoreError
+from app.store.valkey import EmbeddedStoreError, take_lock
 from app.store_keeper import StoreKeeper, store_for
 from app.web import PortError, listening_socket, url_of
 
@@ -41,6 +44,10 @@ class ServeOptions:
     listen: str | None
 
 
+class FolderError(Exception):
+    """The data folder cannot be used; `str(error)` says what to do."""
+
+
 def run_serve(options: ServeOptions, settings: Settings) -> int:
     """Run until SIGTERM, SIGINT or SIGHUP; the exit code. Faults of the set-up are one sentence."""
     logs.configure(settings)
@@ -48,12 +55,35 @@ def run_serve(options: ServeOptions, settings: Settings) -> int:
         # before anything else starts: nothing has to be cleaned up when the port is taken
         with (
             listening_socket(settings.host, settings.port) as listener,
+            _alone_in(settings.data_folder),
             store_for(settings, options.listen) as store,
         ):
             return asyncio.run(_Supervisor(options, settings, listener, store).run())
-    except (PortError, EmbeddedStoreError) as error:
+    except (PortError, FolderError, EmbeddedStoreError) as error:
         print(f"baton serve: {error}", file=sys.stderr, flush=True)
         return EXIT_CONFIGURATION
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Generator[None]:
+    """Hold the data folder: two of us would stop each other's store. Raises FolderError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = take_lock(folder / "serve.lock")
+    except OSError as error:
+        raise FolderError(
+            f"The data folder {folder} cannot be written ({error.strerror}). "
+            "Choose another with --data-folder or BATON_DATA_FOLDER."
+        ) from None
+    if lock is None:
+        raise FolderError(
+            f"Baton already runs on the data folder {folder}. "
+            "Stop that one, or choose another folder with --data-folder."
+        )
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 class _Supervisor:
@@ -76,26 +106,23 @@ class _Supervisor:
         """Keep the children until told to stop, or until one says that its set-up is wrong."""
         loop = asyncio.get_running_loop()
         for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(which, self._on_signal)
-        keepers = [
-            asyncio.create_task(keep(), name=name)
-            for name, keep in (
-                ("store", self._store.keep),
-                *((child.spec.name, child.keep) for child in (self._web, *self._nodes)),
-            )
-        ]
-        stopped = asyncio.create_task(self._stop.wait(), name="stop")
-        welcome = asyncio.create_task(self._welcome(), name="welcome")
+            # nohup has switched one off
+            if signal.getsignal(which) != signal.SIG_IGN:
+                loop.add_signal_handler(which, self._on_signal)
+        keepers = [asyncio.create_task(child.keep()) for child in (self._web, *self._nodes)]
+        keepers += [asyncio.create_task(self._store.keep()), asyncio.create_task(self._welcome())]
         try:
-            await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(keepers, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._stop.set()
             await self._web.stop()
             # nobody is to connect to a port behind which nobody serves
             self._listener.close()
             await asyncio.gather(*(node.stop() for node in self._nodes))
-            for task in (stopped, welcome, keepers[0]):
+            # the children's are over by now
+            for task in keepers:
                 task.cancel()
-        return _judge(await asyncio.gather(*keepers, welcome, return_exceptions=True))
+        return _judge(await asyncio.gather(*keepers, return_exceptions=True))
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
@@ -105,10 +132,15 @@ class _Supervisor:
         self._stop.set()
 
     async def _welcome(self) -> None:
-        """Say where everything is, once the web process serves."""
+        """Say where everything is, once the web process serves; returns when told to stop."""
         backoff = Backoff()
-        while not await _answers(self._listener):
+        while not self._stop.is_set() and not await _answers(self._listener):
             await backoff.wait(unless=self._stop)
+        if not self._stop.is_set():
+            print("\n".join(await self._where_it_is()), flush=True)
+        await self._stop.wait()
+
+    async def _where_it_is(self) -> list[str]:
         url = url_of(self._listener, self._settings)
         lines = [f"Baton is ready: {url}"]
         async with Database.open(self._settings.database()) as database:
@@ -118,8 +150,7 @@ class _Supervisor:
         if self._store.join_url is not None:
             lines += ["Nodes of other machines join with:"]
             lines += [f"    BATON_REDIS_URL='{self._store.join_url}' baton node --model ..."]
-        lines += [f"Data lies in {self._settings.data_folder.resolve()}", "Ctrl-C stops it."]
-        print("\n".join(lines), flush=True)
+        return [*lines, f"Data lies in {self._settings.data_folder.resolve()}", "Ctrl-C stops it."]
 
     def _environment(self) -> dict[str, str]:
         """What the children must know besides the supervisor's own variables. The store's address

@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from redis import Redis
 
 from app.store import keys
 from app.store.embedded import find_embedded
+from app.store.valkey import take_lock
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -215,6 +216,21 @@ async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):
     assert "--port" in text
     assert "Traceback" not in text
     assert not (tmp_path / "data").exists()
+
+
+async def test_a_second_one_on_the_same_data_folder_is_refused(tmp_path: Path):
+    with open_lock(tmp_path / "serve.lock"):
+        async with serving(tmp_path) as served:
+            assert await served.ended() == 2
+    assert "already runs" in "\n".join(served.lines)
+
+
+@contextmanager
+def open_lock(path: Path) -> Iterator[None]:
+    lock = take_lock(path)
+    assert lock is not None
+    yield
+    os.close(lock)
 
 
 async def test_a_model_that_is_missing_stops_it_with_the_sentence(tmp_path: Path):

@@ -98,7 +98,7 @@ async def test_a_node_that_hears_of_other_work_stops_what_it_runs(store: Store):
 
 
 async def test_a_node_that_the_line_forgot_stops_and_registers_again(store: Store):
-    place = Place.on(store, heartbeat_seconds=0.05)
+    place = Place.on(store, heartbeat_seconds=0.05, node_stop_seconds=60, node_dead_seconds=100)
     # it writes nothing more, so no append can tell it
     kind = Watched(Script(stall_at=3, prefill_ms_per_token=0))
     async with place.node(kind):
