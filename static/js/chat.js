@@ -214,12 +214,15 @@ class Chat {
   #changed(live, message) {
     const entry = this.#running.get(live.turn.generation);
     if (!entry) return;
+    const hasNewPhase = entry.turn.phase !== live.turn.phase;
     entry.turn = live.turn;
     entry.view.update(live.turn);
     this.#announcer.turn(live.turn, performance.now());
     const isShown = this.#entries.includes(entry);
     if (isShown) this.#gauge.show(live.turn);
-    if (!live.isOpen || message?.event === "state") this.#showTitle();
+    if (hasNewPhase || message?.event === "state") this.#showTitle();
+    // the header tells whose the node is
+    if (hasNewPhase && live.isOpen) this.#line.refresh();
   }
 
   // -- acts of the person -------------------------------------------------------------------------

@@ -25,7 +25,8 @@ const SLOW_FLUSH_MS = 12;
 const HIDDEN_FLUSH_MS = 250;
 const MOST_SKIPPED_FRAMES = 3;
 
-function sanitised(html) {
+// Foreign HTML as a fragment of the allowed elements only.
+export function sanitised(html) {
   return globalThis.DOMPurify.sanitize(html, ALLOWED);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +20,6 @@ from app.settings import Settings
 from tests.app.serving import PASSWORD, scripted_node
 from tests.waiting import until
 
-CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -125,6 +125,12 @@ class Site:
         return [problem for visitor in self.visitors for problem in visitor.problems]
 
 
+def chromium() -> str | None:
+    """The system's Chromium; None: the one that Playwright installs."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
 @asynccontextmanager
 async def open_site(store_url: str, folder: Path, **settings: Any) -> AsyncGenerator[Site]:
     """The web process as it is shipped, in this process; nodes are added by the caller."""
@@ -145,7 +151,7 @@ async def open_site(store_url: str, folder: Path, **settings: Any) -> AsyncGener
         try:
             await until(lambda: server.started or serve.done(), what="uvicorn")
             async with async_playwright() as play, AsyncExitStack() as stack:
-                browser = await play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+                browser = await play.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
                 stack.push_async_callback(browser.close)
                 yield Site(url, store_url, browser, stack)
         finally:

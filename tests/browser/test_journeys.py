@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from app.node.kinds.scripted import Script
+from tests.app.serving import PASSWORD
 from tests.browser.site import Site, Visitor
 from tests.waiting import until
 
@@ -222,3 +224,58 @@ async def test_an_empty_pool_is_told_at_once(site: Site) -> None:
     ada.expected_statuses |= {404, 503}
     await ada.ask("Anybody?")
     await expect(ada.page.locator(".turn .error")).to_be_visible()
+
+
+async def test_who_was_signed_out_signs_in_in_place_and_the_question_goes_on(site: Site) -> None:
+    await site.node(Script(text="Short.", tokens_per_second=500))
+    ada = await site.visitor()
+    await ada.sign_up()
+    await ada.context.clear_cookies()
+    ada.expected_statuses.add(401)
+    await ada.ask("Still there?")
+    dialog = ada.page.locator("#sign-in-again")
+    await expect(dialog).to_be_visible()
+    await dialog.locator("[name=name]").fill("Ada")
+    await dialog.locator("[name=password]").fill("not the password")
+    await dialog.locator("[data-submit]").click()
+    await expect(dialog.locator("[data-error]")).to_be_visible()
+    await dialog.locator("[name=password]").fill(PASSWORD)
+    await dialog.locator("[data-submit]").click()
+    assert await ada.answered() == "Short."
+    await expect(ada.page.locator(".question")).to_have_text(["Still there?"])
+
+
+async def test_with_two_models_one_is_chosen(site: Site) -> None:
+    await site.node(Script(model="alpha", text="I am alpha.", tokens_per_second=500))
+    await site.node(Script(model="beta", text="I am beta.", tokens_per_second=500), name="node-2")
+    ada = await site.visitor()
+    await ada.sign_up()
+    await ada.page.locator("#pool").select_option("beta")
+    await ada.ask("Who?")
+    assert await ada.answered() == "I am beta."
+
+
+async def test_thoughts_are_folded_apart_from_the_answer(site: Site) -> None:
+    await site.node(Script(text="Short.", tokens_per_second=500))
+    ada = await site.visitor()
+    await ada.sign_up()
+    events = [
+        ("delta", {"text": "First I **think**.", "channel": "reasoning", "n": 5, "t_ms": 0}),
+        ("delta", {"text": "Then I speak.", "channel": "text", "n": 4, "t_ms": 500}),
+        ("done", {"finish_reason": "stop", "stop_reason": None, "usage": {}, "timing": {}, "tps": {}, "accepted": {}}),
+    ]  # fmt: skip
+    body = "".join(
+        f"id: 1-{n}\nevent: {name}\ndata: {json.dumps(data)}\n\n"
+        for n, (name, data) in enumerate(events)
+    )
+    await ada.page.route(
+        "**/api/chat",
+        lambda route: route.fulfill(body=body, content_type="text/event-stream"),
+    )
+    await ada.ask("Think!")
+    assert await ada.answered() == "Then I speak."
+    fold = ada.page.locator(".reasoning")
+    await expect(fold.locator("summary")).to_have_text("Thought for 5 tokens")
+    await expect(fold.locator("strong")).to_be_hidden()
+    await fold.locator("summary").click()
+    await expect(fold.locator("strong")).to_have_text("think")
