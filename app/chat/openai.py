@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.responses import JSONResponse
 
 from app.accounts.caller import Caller, api_caller, count_request
-from app.chat.openai_answer import Completion
+from app.chat.openai_answer import FAREWELL, Completion
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
 from app.chat.sse import Body, SseResponse
 from app.chat.turn import Ask, Submitted, abandoning, submit
@@ -83,7 +83,9 @@ async def complete(
         ):
             yield chunks
 
-    return SseResponse(open_body, parts.settings, comments=x_baton_comments != "off")
+    return SseResponse(
+        open_body, parts.settings, comments=x_baton_comments != "off", farewell=FAREWELL
+    )
 
 
 async def _whole(

@@ -31,6 +31,15 @@ class AnswerFailedError(AppError):
         self.kind = "invalid_request_error" if self.status == 400 else "server_error"
 
 
+class ServerStoppingError(AppError):
+    code = "server_stopping"
+    status = 503
+    message = "The server was restarted in the middle of this answer. Ask again."
+
+    def __init__(self) -> None:
+        super().__init__(retry_after_seconds=5)
+
+
 class Completion:
     """What the objects of one answer have in common."""
 
@@ -70,7 +79,7 @@ class Completion:
                     made = self._object("chat.completion.chunk", []) | figures(event)
                     yield encode_data(orjson.dumps(made))
             elif isinstance(event, Failed):
-                yield encode_data(orjson.dumps(to_body(AnswerFailedError(event))))
+                yield _encode_error(AnswerFailedError(event))
         yield END_OF_V1
 
     async def whole(self, told: AsyncGenerator[Told]) -> dict[str, Any]:
@@ -98,6 +107,14 @@ class Completion:
             "stop_reason": done.stop_reason,
         }
         return self._object("chat.completion", [choice]) | figures(done)
+
+
+def _encode_error(error: AppError) -> bytes:
+    return encode_data(orjson.dumps(to_body(error)))
+
+
+# what a stream ends with when its server stops
+FAREWELL = _encode_error(ServerStoppingError()) + END_OF_V1
 
 
 def _field_of(delta: Delta) -> str:

@@ -6,6 +6,7 @@ the streamed generator: a suspended generator is not reliably closed when its re
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import cast
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 Body = AsyncGenerator[bytes]
 
 PING_SECONDS = 10.0
+FAREWELL_SECONDS = 1.0
 # A bare comment: legal everywhere and, having no text, nothing that a client could take for data.
 COMMENT = b":\n\n"
 END_OF_V1 = b"data: [DONE]\n\n"
@@ -45,7 +47,8 @@ class SseResponse(Response):
 
     A comment goes out at once, so that proxies and clients see bytes before the first event, and
     every `PING_SECONDS` after it. A reader that takes nothing for `send_timeout_seconds` is
-    dropped. On shutdown the stream may go on for `shutdown_grace_seconds`.
+    dropped. On shutdown the stream may go on for `shutdown_grace_seconds`; then `farewell` is sent
+    and the response ends as a whole one.
     """
 
     media_type = "text/event-stream"
@@ -57,11 +60,13 @@ class SseResponse(Response):
         *,
         headers: Mapping[str, str] | None = None,
         comments: bool = True,
+        farewell: bytes = b"",
     ) -> None:
         self._open_body = open_body
         self._settings = settings
         self._headers = dict(headers or {})
         self._comments = comments
+        self._farewell = farewell
         self.background = None
         # what middleware may read before the stream starts
         self.status_code = 200
@@ -84,6 +89,18 @@ class SseResponse(Response):
                 await stream(scope, receive, send)
             except SendTimeoutError:
                 log.info("reader took nothing and was dropped", path=scope.get("path"))
+                return
+            # neither finished nor left by its reader, so it was cut by the shutdown
+            if stream.active:
+                await self._say_farewell(send)
+
+    async def _say_farewell(self, send: Send) -> None:
+        last = {"type": "http.response.body", "body": self._farewell, "more_body": False}
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await send(last)
+        except TimeoutError:
+            log.info("reader took no farewell")
 
     async def _with_comment(self, body: Body) -> Body:
         if self._comments:

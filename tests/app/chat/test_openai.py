@@ -110,6 +110,7 @@ async def test_a_stream_is_plain_data_lines_and_every_chunk_has_a_choice(
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["x-accel-buffering"] == "no"
     assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-request-id"]
     assert b"\r" not in answer.content
     lines = answer.text.split("\n\n")
     assert lines[0] == ":"

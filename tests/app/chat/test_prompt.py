@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,21 +22,22 @@ from app.line.line import Line
 from app.line.nodes import NodeDesk
 from app.line.types import NodeInfo
 from app.node.kinds import scripted_model
-from app.settings import Settings
 from app.store.client import Store
 from engine.card import card_to_bytes
 from engine.types import ModelCard, SamplingDefaults
+from tests.app.serving import settings_of
 
+SETTINGS = settings_of("redis://unused", Path("unused"))
 HELLO = [{"role": "user", "content": "Hello there"}]
 
 
 @pytest.fixture
 def line(store: Store) -> Line:
-    return Line(store, Settings())
+    return Line(store, SETTINGS)
 
 
 async def publish(store: Store, card: ModelCard, *, alive: bool = True) -> None:
-    desk = NodeDesk(store, card.name, Settings())
+    desk = NodeDesk(store, card.name, SETTINGS)
     info = NodeInfo(f"n-{card.name}", "boot", "n", "H200", "scripted", "label")
     await desk.register(info, card_to_bytes(card))
     if not alive:
@@ -87,7 +89,7 @@ async def test_messages_the_template_refuses_are_the_callers_fault(store: Store,
 
 
 async def test_a_card_of_another_version_is_named(store: Store, line: Line):
-    desk = NodeDesk(store, "m", Settings())
+    desk = NodeDesk(store, "m", SETTINGS)
     await desk.register(NodeInfo("n", "boot", "n", "H200", "scripted", "label"), b"no card")
     with pytest.raises(prompt.ModelUnreadableError, match="same version"):
         await make_work(line, "m", HELLO, AnswerSettings(), 20)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
@@ -24,6 +26,15 @@ ANSWER = "One two three. 同一时间只有一个人 🙂 naïve. " * 6
 
 async def rest(events: Any) -> list[Heard]:
     return [one async for one in events]
+
+
+async def rates_until(events: Any, *, tokens: int) -> AsyncGenerator[Heard]:
+    """The rates up to the one that counts all tokens."""
+    async for one in events:
+        if one.name == "rate":
+            yield one
+            if one.data["tokens"] == tokens:
+                return
 
 
 async def stored(web: Web, generation: str) -> Turn:
@@ -128,6 +139,20 @@ async def test_the_rate_goes_on_and_falls_to_zero_when_the_node_stalls(web: Web,
     # 0.4 s of tokens and 1.0 s until the last has left the window, ten times a second
     assert len(rates) >= 10
     assert rates[-1].data["tokens"] == 60
+
+
+async def test_rates_do_not_depend_on_this_machines_wall_clock(
+    web: Web, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    eva = await web.member()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    async with (
+        scripted_node(valkey_url, Script(stall_at=100, tokens_per_second=100)),
+        eva.ask() as events,
+    ):
+        lives = [one.data["live"] async for one in rates_until(events, tokens=100)]
+    assert max(live or 0 for live in lives) > 20
 
 
 async def test_replayed_tokens_are_not_counted_as_live(web: Web, valkey_url: str):
