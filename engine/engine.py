@@ -117,13 +117,12 @@ class Engine:
         """Open a GGUF file and pack its weights.
 
         `level` is one of `engine.kernels.KERNELS`, or "auto" for the smallest that keeps the
-        file's values. `threads` is torch's, for the whole process; by default all cores this
-        process may use. `context_tokens` shortens the model's context, never lengthens it.
+        file's values. `threads` is torch's, for the whole process; see `default_threads`. `context_tokens` shortens the model's context, never lengthens it.
 
         Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError, and ValueError for a
         level that does not exist.
         """
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(threads or default_threads())
         file = GgufFile.open(path)
         if level == "auto":
             level = best_level(file)
@@ -227,6 +226,16 @@ class Engine:
     def _decode(self, token_id: int) -> Tensor:
         with memory_for("the next token"), torch.inference_mode():
             return self.model.decode((token_id,), self._cache)
+
+
+def default_threads() -> int:
+    """All cores that this process may use, 8 at most.
+
+    Measured on two cores with SmolLM2 at int4: 13 ms a token with one thread, 8.6 ms with two.
+    All threads meet after every product, so where more processes want to compute than there are
+    cores (a load of 10 on two of them) one thread is up to ten times faster: then set it.
+    """
+    return min(8, len(os.sched_getaffinity(0)))
 
 
 def numerics(file: GgufFile, level: str) -> str:
