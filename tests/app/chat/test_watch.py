@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 from uuid import uuid4
 
@@ -297,6 +297,45 @@ async def test_an_outage_without_end_fails_the_watcher(
             last = (await rest(events))[-1]
             await client.execute_command("CLIENT", "UNPAUSE")
     assert (last.name, last.data["code"]) == ("failed", "store_unavailable")
+
+
+async def test_a_node_that_goes_before_the_first_token_is_replaced_unnoticed(
+    web: Web, valkey_url: str
+):
+    eva = await web.member()
+    async with AsyncExitStack() as slow, AsyncExitStack() as other:
+        script = Script(text=ANSWER, prefill_ms_per_token=500)
+        await slow.enter_async_context(scripted_node(valkey_url, script))
+        async with eva.ask() as events:
+            await first(events, "state", phase="reading")
+            await other.enter_async_context(
+                scripted_node(valkey_url, Script(text=ANSWER), name="node-2")
+            )
+            await slow.aclose()
+            told = await rest(events)
+    assert text_of(told) == ANSWER
+    assert told[-1].name == "done"
+    nodes = [one.data["node"] for one in told if one.name == "state" and one.data["node"]]
+    assert nodes[-1]["name"] == "node-2"
+
+
+async def test_a_node_that_goes_in_the_middle_fails_the_turn_and_the_text_stays(
+    web: Web, valkey_url: str
+):
+    eva = await web.member()
+    generation = uuid4().hex
+    async with AsyncExitStack() as node:
+        await node.enter_async_context(scripted_node(valkey_url, Script(stall_at=20)))
+        async with eva.ask(generation=generation) as events:
+            told = [await first(events, "delta")]
+            await node.aclose()
+            told += await rest(events)
+    last = told[-1]
+    assert (last.name, last.data["retry"]) == ("failed", True)
+    assert last.data["message"].endswith(".")
+    turn = await stored(web, generation)
+    assert turn.answer == text_of(told)
+    assert turn.error_code == last.data["code"]
 
 
 async def test_nobody_watches_the_turn_of_somebody_else(web: Web, valkey_url: str):
