@@ -24,8 +24,9 @@ from app.settings import Settings
 log = structlog.get_logger(__name__)
 
 
-# A newcomer that the line forgets this often, so soon after its start, shares its name.
-NEWCOMER_SECONDS = 60.0
+# A node that was heard this often in a row has its name for good. One that was not, and that the
+# line forgets again and again, shares its name with one that has.
+SETTLED_REPORTS = 20
 MOST_COMEBACKS = 3
 
 
@@ -48,7 +49,8 @@ class Heart:
         self._hurry = asyncio.Event()
         self._heard_s = time.monotonic()
         self._in_touch = True
-        self._started_s = time.monotonic()
+        self._heard_in_a_row = 0
+        self._settled = False
         self._comebacks = 0
 
     def beat_now(self) -> None:
@@ -102,6 +104,8 @@ class Heart:
             self._missed(error)
         else:
             self._heard(sent_s)
+            self._heard_in_a_row += 1
+            self._settled = self._settled or self._heard_in_a_row >= SETTLED_REPORTS
             self._obey(orders, answer)
 
     async def _come_back(self) -> None:
@@ -109,10 +113,9 @@ class Heart:
         log.warning("the line does not know this node; registering again", node=self._info.id)
         if self._post.answer is not None:
             self._post.answer.drop()
+        self._heard_in_a_row = 0
         self._comebacks += 1
-        if time.monotonic() - self._started_s > NEWCOMER_SECONDS:
-            self._comebacks = 0
-        elif self._comebacks > MOST_COMEBACKS:
+        if not self._settled and self._comebacks > MOST_COMEBACKS:
             raise NameTakenError(
                 f"Another node named {self._info.name!r} serves this pool. "
                 "Give this one a name of its own with --name."

@@ -82,22 +82,32 @@ class Place:
         await until(look, what="first token")
 
     async def agent(
-        self, kind: NodeKind, node: str = "n1", *, die: Callable[[], None] = _nobody_dies
+        self,
+        kind: NodeKind,
+        node: str = "n1",
+        *,
+        die: Callable[[], None] = _nobody_dies,
+        writer: RelayWriter | None = None,
     ) -> Agent:
         """A node's agent that does not run yet; opens the kind."""
         card = await kind.open()
         info = NodeInfo(node, uuid.uuid4().hex, node, "test", "scripted", card.numerics)
         desk = NodeDesk(self.store, POOL, self.settings)
-        writer = RelayWriter(self.store, POOL)
+        writer = writer or RelayWriter(self.store, POOL)
         return Agent(desk, writer, kind, info, self.settings, card_to_bytes(card), die)
 
     @asynccontextmanager
     async def node(
-        self, kind: NodeKind | Script, node: str = "n1", *, die: Callable[[], None] = _nobody_dies
+        self,
+        kind: NodeKind | Script,
+        node: str = "n1",
+        *,
+        die: Callable[[], None] = _nobody_dies,
+        writer: RelayWriter | None = None,
     ) -> AsyncGenerator[Agent]:
         """A registered node that takes work; stopped in order at the end."""
         opened = ScriptedKind(kind) if isinstance(kind, Script) else kind
-        agent = await self.agent(opened, node, die=die)
+        agent = await self.agent(opened, node, die=die, writer=writer)
         running = asyncio.create_task(agent.run())
         try:
             await until(self.has_nodes, what="node registered")
