@@ -121,6 +121,9 @@ def check_tickets(picture: Picture) -> None:
         elif t["state"] == "granted":
             assert places == []
             assert len(indices & {"leases", "ending"}) == 1, (name, indices)
+            at_rest = t["generation"] == ""
+            assert ("rest" in indices) == at_rest
+            assert not (at_rest and "seen" in indices)
             assert ("ending" in indices) == (t["ending"] != "")
         else:
             assert places == []

@@ -69,6 +69,7 @@ class LineMachine(RuleBasedStateMachine):
         # two replicas, used in turn
         self.lines = [self.hall.line, Line(self.store, LIMITS)]
         self.asked: list[str] = []
+        self.absent: set[str] = set()
         # reports on their way: (node, running, highest fence)
         self.late: list[tuple[FakeNode, tuple[str, int] | None, int]] = []
         self.before: Picture = self.run(Picture.take(self.store, POOL))
@@ -91,20 +92,26 @@ class LineMachine(RuleBasedStateMachine):
 
     # -- people -----------------------------------------------------------------------------------
 
-    @rule(seat=seats, again=st.booleans())
-    def ask(self, seat: str, again: bool) -> None:
-        tier, hold = SEATS[seat]
-        self.lines.reverse()
-        self.hall.line = self.lines[0]
-        name = f"{seat}-{len(self.asked)}"
-        try:
-            place = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
-        except (LineFullError, PoolEmptyError, TooManyQuestionsError):
-            return
-        self.asked.append(name)
-        if again:
-            second = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
-            assert (second.ticket, second.rank) == (place.ticket, place.rank)
+    @rule(who=st.lists(seats, min_size=1, max_size=5), again=st.booleans())
+    def ask(self, who: list[str], again: bool) -> None:
+        for seat in who:
+            self.lines.reverse()
+            self.hall.line = self.lines[0]
+            tier, hold = SEATS[seat]
+            name = f"{seat}-{len(self.asked)}"
+            try:
+                place = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
+            except (LineFullError, PoolEmptyError, TooManyQuestionsError):
+                continue
+            self.asked.append(name)
+            self.look()
+            if again:
+                second = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
+                assert (second.ticket, second.rank) == (place.ticket, place.rank)
+
+    def look(self) -> None:
+        """Everybody but the absent watches all of their questions while time passes."""
+        self.hall.watched = {n for n in self.asked if n.split("-")[0] not in self.absent}
 
     @precondition(lambda self: self.asked)
     @rule(pick=picks, reason=st.sampled_from(REASONS))
@@ -116,12 +123,11 @@ class LineMachine(RuleBasedStateMachine):
     def leave(self, seat: str) -> None:
         self.run(self.hall.line.leave(seat))
 
-    @rule(chosen=st.sets(seats))
-    def watch(self, chosen: set[str]) -> None:
-        """From now on exactly these seats watch their questions."""
-        self.hall.watched = {name for name in self.asked if name.split("-")[0] in chosen}
-        if self.hall.watched:
-            self.run(self.hall.line.places(POOL, sorted(self.hall.watched), watched=True))
+    @rule(absent=st.sets(seats, max_size=3))
+    def go_away(self, absent: set[str]) -> None:
+        """From now on exactly these seats do not watch."""
+        self.absent = absent
+        self.look()
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -152,14 +158,20 @@ class LineMachine(RuleBasedStateMachine):
             self.run(node.take())
         self.run(self.hall.line.pump(POOL))
 
-    @rule(name=nodes, kind=st.sampled_from(["reading", "delta"]))
-    def write(self, name: str, kind: Any) -> None:
-        node = self.hall.nodes.get(name)
-        if node and node.running:
-            try:
-                self.run(node.relay.append(*node.running, [(kind, {})]))
-            except FencedError:
-                node.running = None
+    @rule(name=nodes, kinds=st.lists(st.sampled_from(["delta", "reading"]), max_size=2))
+    def work(self, name: str, kinds: list[Any]) -> None:
+        """Report, fetch what there is, and write a little."""
+        if (node := self.hall.nodes.get(name)) is None:
+            return
+        self.run(self.report(node))
+        self.run(node.take())
+        for kind in sorted(kinds, reverse=True):
+            if node.running:
+                try:
+                    self.run(node.relay.append(*node.running, [(kind, {})]))
+                except FencedError:
+                    node.running = None
+        self.run(self.hall.line.pump(POOL))
 
     @rule(name=nodes, in_order=st.sampled_from([True, True, False]), is_heard=st.booleans())
     def finish(self, name: str, in_order: bool, is_heard: bool) -> None:
@@ -189,7 +201,15 @@ class LineMachine(RuleBasedStateMachine):
                 node.desk.heartbeat(node.name, node.boot, running=running, highest_fence=highest)
             )
 
-    @rule(name=nodes, comes_back=st.booleans())
+    @rule(name=nodes, kind=st.sampled_from(["crash", "restart", "depart", "silence", "noise"]))
+    def trouble(self, name: str, kind: str) -> None:
+        if kind in ("crash", "restart"):
+            self.crash(name, kind == "restart")
+        elif kind == "depart":
+            self.depart(name)
+        else:
+            self.hall.silent = {name} if kind == "silence" else set()
+
     def crash(self, name: str, comes_back: bool) -> None:
         if node := self.hall.nodes.get(name):
             node.boot, node.running = node.boot + "+", None
@@ -197,15 +217,10 @@ class LineMachine(RuleBasedStateMachine):
             if comes_back:
                 self.run(node.come())
 
-    @rule(name=nodes)
     def depart(self, name: str) -> None:
         node = self.hall.nodes.get(name)
         if node and not node.running:
             self.run(node.desk.leave(node.name, node.boot))
-
-    @rule(silent=st.sets(nodes, max_size=2))
-    def fall_silent(self, silent: set[str]) -> None:
-        self.hall.silent = silent
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -219,7 +234,7 @@ class LineMachine(RuleBasedStateMachine):
             await self.hall.line.places(POOL, sorted(self.hall.watched), watched=True)
         await self.hall.line.pump(POOL)
 
-    @rule(seconds=st.sampled_from([0.5, 1, 2, 4]), times=st.integers(1, 4))
+    @rule(seconds=st.sampled_from([0.5, 1, 2, 4]), times=st.integers(1, 5))
     def step(self, seconds: float, times: int) -> None:
         for _ in range(times):
             self.run(self.let_pass(seconds))
