@@ -20,88 +20,95 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATON_", frozen=True, extra="ignore")
 
     # -- where things are -------------------------------------------------------------------------
-    data_folder: Path = Field(Path("data"), description="database, embedded store, secrets")
-    redis_url: str | None = Field(None, description="Redis or Valkey; unset: the embedded Valkey")
-    database_url: str | None = Field(
-        None, description="SQL database; unset: SQLite in the data folder"
+    data_folder: Path = Field(default=Path("data"), description="database, embedded store, secrets")
+    redis_url: str | None = Field(
+        default=None, description="Redis or Valkey; unset: the embedded Valkey"
     )
-    host: str = Field("127.0.0.1", description="address the web process listens on")
+    database_url: str | None = Field(
+        default=None, description="SQL database; unset: SQLite in the data folder"
+    )
+    host: str = Field(default="127.0.0.1", description="address the web process listens on")
     port: int = Field(
-        8000, ge=0, le=65535, description="port the web process listens on; 0: any free"
+        default=8000, ge=0, le=65535, description="port the web process listens on; 0: any free"
     )
     public_url: str | None = Field(
-        None, description="address people reach this site by, if behind a proxy"
+        default=None, description="address people reach this site by, if behind a proxy"
     )
     trusted_proxies: str = Field(
-        "127.0.0.1", description="proxies whose X-Forwarded-* headers count"
+        default="127.0.0.1", description="proxies whose X-Forwarded-* headers count"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least level logged"
+        default="info", description="least level logged"
     )
-    log_json: bool = Field(False, description="log one JSON object a line")
+    log_json: bool = Field(default=False, description="log one JSON object a line")
 
     # -- the line ---------------------------------------------------------------------------------
     slice_seconds: Seconds = Field(
-        300, description="a lease's time once somebody waits and no node is free"
+        default=300, description="a lease's time once somebody waits and no node is free"
     )
     idle_limit_seconds: Seconds = Field(
-        60, description="a lease without a running answer ends after this"
+        default=60, description="a lease without a running answer ends after this"
     )
     reconnect_grace_seconds: Seconds = Field(
-        120, description="a place is kept this long after its last watcher left"
+        default=120, description="a place is kept this long after its last watcher left"
     )
     answer_cap_seconds: Seconds = Field(
-        30, description="an answer may finish this long after its slice ended"
+        default=30, description="an answer may finish this long after its slice ended"
     )
     max_waiting: int = Field(
-        200, ge=1, le=1_000_000, description="most tickets waiting in one pool"
+        default=200, ge=1, le=1_000_000, description="most tickets waiting in one pool"
     )
     max_questions_per_seat: int = Field(
-        8, ge=1, le=100, description="most unanswered questions of one seat"
+        default=8, ge=1, le=100, description="most unanswered questions of one seat"
     )
-    heartbeat_seconds: Seconds = Field(1, description="how often a node reports")
+    heartbeat_seconds: Seconds = Field(default=1, description="how often a node reports")
     node_stop_seconds: Seconds = Field(
-        3, description="a node that cannot reach the store stops itself after this"
+        default=3, description="a node that cannot reach the store stops itself after this"
     )
-    node_dead_seconds: Seconds = Field(5, description="a silent node is declared dead after this")
+    node_dead_seconds: Seconds = Field(
+        default=5, description="a silent node is declared dead after this"
+    )
 
     # -- streams ----------------------------------------------------------------------------------
     frame_ms: float = Field(
-        16, ge=0, le=1000, description="tokens after the first travel in frames of at most this"
+        default=16,
+        ge=0,
+        le=1000,
+        description="tokens after the first travel in frames of at most this",
     )
     stream_keep_seconds: Seconds = Field(
-        600, description="an ended answer can be resumed this long"
+        default=600, description="an ended answer can be resumed this long"
     )
     send_timeout_seconds: Seconds = Field(
-        30, description="a reader that takes nothing for this long is dropped"
+        default=30, description="a reader that takes nothing for this long is dropped"
     )
     shutdown_grace_seconds: Seconds = Field(
-        5, description="open streams may go on this long after SIGTERM"
+        default=5, description="open streams may go on this long after SIGTERM"
     )
 
     # -- requests ---------------------------------------------------------------------------------
-    max_body_bytes: int = Field(1_000_000, ge=1024, description="largest request body")
-    max_messages: int = Field(500, ge=1, description="most messages in one request")
+    max_body_bytes: int = Field(default=1_000_000, ge=1024, description="largest request body")
+    max_messages: int = Field(default=500, ge=1, description="most messages in one request")
     default_max_tokens: int = Field(
-        1024, ge=1, description="tokens of an answer when the request names none"
+        default=1024, ge=1, description="tokens of an answer when the request names none"
     )
     requests_per_minute: int = Field(
-        120, ge=1, description="most API or chat requests of one account a minute"
+        default=120, ge=1, description="most API or chat requests of one account a minute"
     )
 
     # -- accounts ---------------------------------------------------------------------------------
     sign_up: Literal["open", "closed"] = Field(
-        "open", description="whether strangers may create accounts"
+        default="open", description="whether strangers may create accounts"
     )
-    session_days: int = Field(30, ge=1, le=366, description="how long a sign-in lasts")
+    session_days: int = Field(default=30, ge=1, le=366, description="how long a sign-in lasts")
     secure_cookies: bool | None = Field(
-        None, description="Secure cookies; unset: when public_url is https"
+        default=None, description="Secure cookies; unset: when public_url is https"
     )
     sign_in_tries_per_minute: int = Field(
-        10, ge=1, description="most sign-in tries of one address a minute"
+        default=10, ge=1, description="most sign-in tries of one address a minute"
     )
     embed_visitors_per_site: int = Field(
-        20, ge=1, description="most visitors of one embedding site in line at once"
+        default=20, ge=1, description="most visitors of one embedding site in line at once"
     )
 
     def database(self) -> str:
