@@ -155,6 +155,18 @@ async def test_a_program_that_vanishes_has_a_shorter_grace(hall: Hall) -> None:
     assert (await hall.failure("a1"))["code"] == "away"
 
 
+async def test_a_browsers_question_lengthens_the_grace_of_a_programs_seat(hall: Hall) -> None:
+    await hall.node()
+    await hall.ask("holder", generation="h")
+    await hall.ask("ann", generation="a1", tier="api", hold=False)
+    await hall.ask("ann", generation="a2")
+    hall.watched = {"h", "a2"}
+    await hall.pass_time(4)
+    hall.watched = {"h"}
+    await hall.pass_time(60)
+    assert (await hall.place("a2")).state == "queued"
+
+
 async def test_an_answer_that_nobody_watches_is_called_off_after_the_grace(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1")

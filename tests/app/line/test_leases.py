@@ -52,6 +52,15 @@ async def test_holding_is_sticky_over_a_seats_questions(hall: Hall) -> None:
     assert (await hall.line.seat("ann")).state == "holding"
 
 
+async def test_a_browsers_question_makes_its_seats_lease_rest(hall: Hall) -> None:
+    node = await hall.node()
+    await hall.ask("ann", generation="a1", hold=False, tier="api")
+    await hall.ask("ann", generation="a2", hold=True)
+    await answer(hall, node)
+    await answer(hall, node)
+    assert (await hall.line.seat("ann")).state == "holding"
+
+
 async def test_a_resting_lease_ends_at_the_idle_limit(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1")

@@ -86,6 +86,22 @@ async def test_saying_finished_twice_or_too_late_changes_nothing(hall: Hall) -> 
     assert (await hall.place("a2")).state == "assigned"
 
 
+async def test_a_late_word_about_an_earlier_try_does_not_end_the_next(hall: Hall) -> None:
+    node = await hall.node()
+    await hall.ask("ann", generation="a1")
+    hall.watched = {"a1"}
+    first = await node.take()
+    assert first is not None
+    hall.silent = {"n1"}
+    await hall.pass_time(8)
+    node.running = None
+    await node.come()
+    await node.take()
+    assert node.running == ("a1", node.highest_fence)
+    await node.desk.finished("n1", node.boot, generation="a1", fence=first.fence)
+    assert (await hall.place("a1")).state == "assigned"
+
+
 async def test_a_lost_word_of_finishing_is_healed_by_the_heartbeat(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1", hold=False)
