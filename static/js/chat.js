@@ -7,9 +7,9 @@ import { find, setText } from "./dom.js";
 import { Gauge } from "./gauge.js";
 import { addressOf, History } from "./history.js";
 import { t } from "./i18n.js";
-import { LineWatch } from "./line.js";
+import { LineWatch, showLine } from "./line.js";
 import { LiveTurn, newGenerationId } from "./live_turn.js";
-import { lineSummary, QueueCard } from "./queue.js";
+import { QueueCard } from "./queue.js";
 import { Scroll } from "./scroll.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
@@ -38,7 +38,7 @@ class Chat {
   #announcer = new Announcer((text) => setText(find("#announcer"), text));
   #composer = new Composer({ onAsk: (question) => this.ask(question), onStop: () => this.#stop() });
   #queue = new QueueCard({ onLeave: () => this.#leave() });
-  #line = new LineWatch(() => this.#showLine());
+  #line = new LineWatch(showLine);
   #history = new History({
     onOpen: (id) => this.open(id),
     onDeleted: (id) => id === this.#conversationId && this.open(null),
@@ -281,20 +281,6 @@ class Chat {
     const hasBegun = live && live.turn.phase !== null && live.turn.phase !== "waiting";
     const mark = rank !== null ? `${t("queue.place_short", { n: rank })} · ` : hasBegun ? "▶ " : "";
     document.title = mark + SITE;
-  }
-
-  #showLine() {
-    const { seat, pools } = this.#line;
-    const summary = find("#line-summary");
-    setText(summary, lineSummary(pools, seat));
-    summary.dataset.free = String(pools.some((pool) => pool.idle_nodes > 0) || seat.state === "holding");
-    const select = find("#pool");
-    const names = pools.map((pool) => pool.name);
-    find("#pools").hidden = names.length < 2;
-    if (names.join("\n") === [...select.options].map((option) => option.value).join("\n")) return;
-    const chosen = select.value;
-    select.replaceChildren(...names.map((name) => new Option(name, name)));
-    if (names.includes(chosen)) select.value = chosen;
   }
 
   #notice(text) {

@@ -20,7 +20,7 @@ function snippet(text) {
 
 // What a site owner puts into a page. Quotes cannot occur in a key.
 function embedCode(key) {
-  return `<script src="${location.origin}/embed.js" data-key="${key}" async></script>`;
+  return `<script src="${location.origin}/embed.js" data-key="${key}"></script>`;
 }
 
 function showFresh(key) {

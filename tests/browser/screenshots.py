@@ -1,6 +1,7 @@
-"""Pictures of every state of the page: `python -m tests.browser.screenshots [FOLDER]`.
+"""Pictures of the page, taken from the running product with a scripted node.
 
-For people who change the page, and for the documents. Light, dark and phone; scripted nodes.
+`python -m tests.browser.screenshots` renews those of the documents, in docs/images;
+`python -m tests.browser.screenshots FOLDER` puts every state in every look there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ LOOKS: dict[str, dict[str, Any]] = {
         "has_touch": True,
         "locale": "zh-CN",
     },
+}
+# the pictures of the documents: look and state, file name
+DOCUMENTS = {
+    "light answering": "chat",
+    "light waiting": "waiting",
+    "light keys": "keys",
+    "dark done": "dark",
+    "phone answering": "phone",
 }
 QUESTION = "How does speculative decoding work, and what does it cost?"
 ANSWER = """## Speculative decoding
@@ -58,23 +67,29 @@ It pays where reading weights is the limit: at batch 1, and on hardware with lit
 
 
 class Album:
-    """Takes the pictures of one look."""
+    """Takes the pictures of one look; with `chosen`, only those, under the names given there."""
 
-    def __init__(self, folder: Path, look: str) -> None:
+    def __init__(self, folder: Path, look: str, chosen: dict[str, str] | None) -> None:
         self._folder = folder
         self._look = look
+        self._chosen = chosen
         self._count = 0
 
-    async def take(self, visitor: Visitor, name: str) -> None:
+    async def take(self, visitor: Visitor, state: str) -> None:
         self._count += 1
-        path = self._folder / f"{self._look}-{self._count:02}-{name}.png"
+        name = f"{self._look}-{self._count:02}-{state}"
+        if self._chosen is not None:
+            if f"{self._look} {state}" not in self._chosen:
+                return
+            name = self._chosen[f"{self._look} {state}"]
+        path = self._folder / f"{name}.png"
         await visitor.page.screenshot(path=path)
         print(path)  # noqa: T201  # the tool's output
 
 
-async def walk(site: Site, folder: Path, look: str) -> None:
+async def walk(site: Site, folder: Path, look: str, chosen: dict[str, str] | None) -> None:
     """Through all states, in the order in which a person meets them."""
-    album = Album(folder, look)
+    album = Album(folder, look, chosen)
     options = LOOKS[look]
     first, second = await site.visitor(), await site.visitor(**options)
     await second.go()
@@ -119,20 +134,21 @@ async def walk(site: Site, folder: Path, look: str) -> None:
         await visitor.context.close()
 
 
-async def main(folder: Path) -> None:
-    script = Script(text=ANSWER, tokens_per_second=250, prefill_ms_per_token=20)
+async def main(folder: Path, chosen: dict[str, str] | None) -> None:
+    script = Script(text=ANSWER, tokens_per_second=120, prefill_ms_per_token=20)
     with tempfile.TemporaryDirectory() as data:
         store = EmbeddedStore.start(Path(data))
         try:
             async with open_site(store.url, Path(data)) as site:
                 await site.node(script, name="gpu-02")
                 for look in LOOKS:
-                    await walk(site, folder, look)
+                    await walk(site, folder, look, chosen)
         finally:
             store.stop()
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/screenshots")
+    is_for_documents = len(sys.argv) == 1
+    target = Path("docs/images" if is_for_documents else sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(target))
+    asyncio.run(main(target, DOCUMENTS if is_for_documents else None))

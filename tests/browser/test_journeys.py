@@ -241,7 +241,7 @@ async def test_who_was_signed_out_signs_in_in_place_and_the_question_goes_on(sit
     await expect(dialog.locator("[data-error]")).to_be_visible()
     await dialog.locator("[name=password]").fill(PASSWORD)
     await dialog.locator("[data-submit]").click()
-    assert await ada.answered() == "Short."
+    await expect(ada.answer).to_have_text("Short.")
     await expect(ada.page.locator(".question")).to_have_text(["Still there?"])
 
 
