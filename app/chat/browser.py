@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from app.accounts.caller import Caller, count_request, signed_in
 from app.accounts.models import Turn
-from app.chat import history
+from app.chat import conversations, history
 from app.chat.prompt import AnswerSettings
 from app.chat.scribe import settle
 from app.chat.sse import Body, SseResponse, encode_event
@@ -72,7 +72,7 @@ class QuestionIn(BaseModel):
 class TitleIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    title: str = Field(min_length=1, max_length=history.MAX_TITLE_CHARACTERS, pattern=r"\S")
+    title: str = Field(min_length=1, max_length=conversations.MAX_TITLE_CHARACTERS, pattern=r"\S")
 
 
 # -- asking and watching --------------------------------------------------------------------------
@@ -87,13 +87,13 @@ async def ask(asked: QuestionIn, request: Request, caller: CallerOf, parts: Part
 async def _ask_of(parts: Parts, caller: Caller, asked: QuestionIn) -> Ask:
     earlier = await history.find_turn(parts.database, caller, asked.id)
     conversation_id = earlier.conversation_id if earlier else asked.conversation_id
-    messages: list[history.Message] = []
+    messages: list[conversations.Message] = []
     if asked.settings.system:
         messages.append({"role": "system", "content": asked.settings.system})
     if conversation_id:
         # a quick second question must not miss the answer that has just ended
         await settle(parts, conversation_id)
-        messages += await history.messages_before(
+        messages += await conversations.messages_before(
             parts.database,
             caller,
             conversation_id,
@@ -198,8 +198,8 @@ async def leave(caller: CallerOf, parts: PartsOf) -> None:
 
 # -- conversations --------------------------------------------------------------------------------
 @router.get("/conversations")
-async def conversations(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
-    found = await history.conversations(parts.database, caller)
+async def list_conversations(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
+    found = await conversations.listed(parts.database, caller)
     return {
         "conversations": [
             {"id": one.id, "title": one.title, "updated_at": one.updated_at.isoformat()}
@@ -209,8 +209,10 @@ async def conversations(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
 
 
 @router.get("/conversations/{conversation_id}")
-async def conversation(conversation_id: PathId, caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
-    found, turns = await history.conversation(parts.database, caller, conversation_id)
+async def show_conversation(
+    conversation_id: PathId, caller: CallerOf, parts: PartsOf
+) -> dict[str, Any]:
+    found, turns = await conversations.shown(parts.database, caller, conversation_id)
     return {"id": found.id, "title": found.title, "turns": [_shown(turn) for turn in turns]}
 
 
@@ -235,13 +237,13 @@ def _shown(turn: Turn) -> dict[str, Any]:
 
 @router.patch("/conversations/{conversation_id}", status_code=204)
 async def rename(conversation_id: PathId, title: TitleIn, caller: CallerOf, parts: PartsOf) -> None:
-    await history.rename(parts.database, caller, conversation_id, title.title)
+    await conversations.rename(parts.database, caller, conversation_id, title.title)
 
 
 @router.delete("/conversations/{conversation_id}", status_code=204)
 async def remove(conversation_id: PathId, caller: CallerOf, parts: PartsOf) -> None:
     """Delete a conversation with its answers; those still on their way are stopped first."""
-    for pool, generation in await history.remove(parts.database, caller, conversation_id):
+    for pool, generation in await conversations.remove(parts.database, caller, conversation_id):
         await _stop_quietly(parts, pool, generation)
 
 

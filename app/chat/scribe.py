@@ -14,7 +14,8 @@ import structlog
 from redis.exceptions import RedisError
 
 from app.chat import history
-from app.chat.history import DatabaseUnavailableError
+from app.chat.conversations import open_turns_of
+from app.chat.sql import DatabaseUnavailableError
 from app.errors import StoreUnavailableError
 from app.parts import Parts
 
@@ -70,7 +71,7 @@ async def settle(parts: Parts, conversation_id: str) -> None:
 
     Raises StoreUnavailableError, DatabaseUnavailableError.
     """
-    for pool, generation in await history.open_turns_of(parts.database, conversation_id):
+    for pool, generation in await open_turns_of(parts.database, conversation_id):
         record = await parts.collector.record(pool, generation)
         if record is not None:
             await history.finish(parts.database, record)

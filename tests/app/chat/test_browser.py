@@ -18,7 +18,9 @@ from tests.waiting import until
 
 async def test_a_question_is_answered_and_events_come_in_order(web: Web, valkey_url: str):
     eva = await web.member()
-    async with scripted_node(valkey_url, Script(text="Because it is so.", tokens_per_second=200)):
+    # slow enough that the line's first round comes before the first token
+    script = Script(text="Because it is so.", tokens_per_second=30, prefill_ms_per_token=20)
+    async with scripted_node(valkey_url, script):
         events = await eva.answer("Why?")
     names = names_of(events)
     assert text_of(events) == "Because it is so."

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from sqlalchemy import select
 
 from app.accounts.models import Turn
-from app.chat.history import session_of
+from app.chat.sql import session_of
 from app.node.kinds.scripted import Script
 from tests.app.serving import Member, Web, first, scripted_node
 from tests.waiting import until

@@ -17,7 +17,8 @@ from sqlalchemy.exc import OperationalError
 from app.accounts.caller import Caller, user_seat
 from app.accounts.models import Turn, User, new_id, now
 from app.chat import history, scribe
-from app.chat.history import DatabaseUnavailableError, NewTurn
+from app.chat.history import NewTurn
+from app.chat.sql import DatabaseUnavailableError
 from app.line.line import Line
 from app.line.nodes import NodeDesk
 from app.line.types import Job, NodeInfo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.history import TITLE_CHARACTERS, title_from
+from app.chat.conversations import TITLE_CHARACTERS, title_from
 
 
 @pytest.mark.parametrize(
