@@ -9,14 +9,14 @@ that results can be laid beside each other.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Literal
+
+from engine.machine import core_count, memory_bytes, processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,7 @@ def print_report(bench: str, rows: Sequence[Row]) -> None:
 
 def machine() -> str:
     """Processor, cores this process may use, and memory."""
-    cores = len(os.sched_getaffinity(0))
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{_processor()}, {cores} cores, {memory_bytes / 2**30:.0f} GiB"
+    return f"{processor()}, {core_count()} cores, {memory_bytes() / 2**30:.0f} GiB"
 
 
 def commit() -> str:
@@ -101,15 +99,6 @@ def commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return found.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _n(value: float) -> str:

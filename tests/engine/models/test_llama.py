@@ -145,6 +145,23 @@ def test_decode_rows_do_not_depend_on_how_many_share_the_pass(by_level: dict[str
                 assert torch.equal(torch.cat(together), one_by_one)
 
 
+def test_results_do_not_depend_on_the_number_of_threads(by_level: dict[str, Llama]):
+    def states() -> torch.Tensor:
+        cache = by_level["int4"].new_cache()
+        read = by_level["int4"].prefill(COUNT.prompt_ids, cache)
+        return torch.cat([read, by_level["int4"].decode(COUNT.answer_ids[:1], cache)])
+
+    before = torch.get_num_threads()
+    try:
+        with torch.inference_mode():
+            torch.set_num_threads(1)
+            one = states()
+            torch.set_num_threads(2)
+            assert torch.equal(states(), one)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_unknown_architecture_is_named_with_the_known_ones(tmp_path: Path):
     file = GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf", architecture="mamba"))
     with pytest.raises(ModelFileError, match=r"'mamba'.*llama"):
