@@ -3,7 +3,8 @@
 At absolute position t (the number of tokens before the one to choose), from logits l [V]:
 
 1. temperature 0: the largest logit; the lowest id among equals. Nothing below applies.
-2. x = l / temperature, in float64.
+2. x = l / temperature, in float64. What lies more than 45 below the largest x is left out: all
+   together it has less than 1e-14 of the probability.
 3. top_k: keep the k largest x; among equals the lower id goes first. 0 keeps all.
 4. top_p: of those, the shortest run from the largest down whose probabilities (softmax over what
    step 3 kept) sum to at least top_p; never less than one token.
@@ -21,8 +22,8 @@ The noise, bit by bit:
 * g = -ln(-ln(u)) with `natural_log` below: additions, multiplications and divisions in a fixed
   order, which IEEE 754 makes the same everywhere (on a GPU: without fused multiply-add).
 
-Cost on a 2-core machine, V = 49152: greedy 20 us; with top_p or top_k 0.2 to 0.4 ms; neither 1 ms,
-of which Philox is the most.
+Cost on one core, V = 49152: greedy 5 us; temperature 0.2 with top_p 0.9 0.2 ms; top_k 40 0.6 ms;
+nothing cut 0.8 ms; temperature 1 with top_p 0.9, where thousands are kept, 1.5 ms.
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
-# What lies further than this below the largest x has, all together, less than 1e-14 of the
-# probability, and with g in -3.13 .. 22.9 it cannot win: it is left out from the start.
+# With g in -3.13 .. 22.9 a token that far below the largest could not win either.
 _NEGLIGIBLE = 45.0
 # Far more than the library's logarithm and ours can differ by in g.
 _LOG_MARGIN = 1e-6

