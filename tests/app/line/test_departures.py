@@ -146,6 +146,19 @@ async def test_coming_back_within_the_grace_moves_nobody(hall: Hall) -> None:
     assert (await hall.place("a1")).state == "ended"
 
 
+async def test_asking_again_at_the_last_moment_keeps_the_place(hall: Hall) -> None:
+    node = await hall.node()
+    await hall.ask("ann", generation="a1")
+    await hall.ask("bob", generation="b1")
+    await node.take()
+    hall.watched = {"a1"}
+    await hall.pass_time(116)
+    await hall.shift_clock(4.5)  # the grace is over, but nobody has looked yet
+    place = await hall.ask("bob", generation="b2")
+    assert place.behind_own == 1
+    assert (await hall.place("b1")).state == "queued"
+
+
 async def test_a_program_that_vanishes_has_a_shorter_grace(hall: Hall) -> None:
     await hall.node()
     await hall.ask("holder", generation="h")

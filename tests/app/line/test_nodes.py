@@ -44,6 +44,14 @@ async def test_a_lost_reply_to_take_does_no_harm(hall: Hall) -> None:
     assert (orders.generation, orders.fence) == ("a1", first.fence)
 
 
+async def test_a_question_that_has_ended_is_not_fetched_again(hall: Hall) -> None:
+    node = await hall.node()
+    await hall.ask("ann", generation="a1")
+    await node.take()
+    await hall.write_end("a1")
+    assert await node.desk.take("n1", node.boot) is None
+
+
 async def test_a_lost_doorbell_is_healed_by_the_heartbeat(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1")
