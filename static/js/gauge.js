@@ -35,6 +35,23 @@ export class Gauge {
   #turn = null;
   #shownAt = 0;
 
+  // On narrow screens the further figures are a sheet under the line.
+  constructor() {
+    const more = find("#gauge-more");
+    const set = (isOpen) => {
+      more.ariaExpanded = String(isOpen);
+      this.#root.toggleAttribute("data-open", isOpen);
+    };
+    more.addEventListener("click", () => set(more.ariaExpanded !== "true"));
+    document.addEventListener("pointerdown", (event) => this.#root.contains(event.target) || set(false));
+    this.#root.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || more.ariaExpanded !== "true") return;
+      event.preventDefault(); // so that Escape does not stop the answer too
+      set(false);
+      more.focus();
+    });
+  }
+
   // The turn whose figures are shown, or null. Cheap: painted at 10 Hz at most, except for changes
   // of the turn itself.
   show(turn) {

@@ -29,7 +29,7 @@ export class Scroll {
   // The last turn gets the height of the view, so that its question can stand at the top.
   #room() {
     this.#turns.style.setProperty("--room", `${this.#log.clientHeight}px`);
-    this.#showButton();
+    this.afterPaint();
   }
 
   toQuestion(article) {

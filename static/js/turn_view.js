@@ -65,6 +65,8 @@ export class TurnView {
     if (!isSame || Boolean(before.reasoning) !== Boolean(turn.reasoning) || Boolean(before.answer) !== Boolean(turn.answer)) {
       this.#around();
     }
+    // the footer has come below the text
+    if (turn.status !== "open") this.#onPaint();
   }
 
   #around() {

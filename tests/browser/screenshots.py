@@ -117,6 +117,8 @@ async def walk(site: Site, folder: Path, look: str, chosen: dict[str, str] | Non
     await album.take(second, "settings")
     await second.page.keyboard.press("Escape")
     if look == "phone":
+        await second.page.locator("#gauge-more").click()
+        await album.take(second, "figures")
         await second.page.locator("#menu").click()
         await expect(second.page.locator("#side")).to_be_in_viewport(ratio=1)
         await album.take(second, "conversations")

@@ -106,3 +106,46 @@ async def test_an_answer_goes_on_after_the_connection_was_lost(site: Site) -> No
     await ada.page.unroute("**/api/turns/*/events")
     text = await ada.answered()
     assert text.split("\n\n") == story.split("\n\n")
+
+
+async def test_the_question_stands_at_the_top_until_the_answer_is_followed(site: Site) -> None:
+    story = "\n\n".join(f"Paragraph {n}." for n in range(80))
+    await site.node(Script(text=story, tokens_per_second=250))
+    ada = await site.visitor(reduced_motion="reduce")
+    await ada.sign_up()
+    await ada.ask("One?")
+    await ada.answered()
+    await ada.ask("Two?")
+    await expect(ada.answer).to_contain_text("Paragraph 30.")
+    question = ada.page.locator(".question").last
+    await expect(question).to_be_in_viewport(ratio=1)
+    await expect(ada.answer.locator("p").last).not_to_be_in_viewport()
+    follow = ada.page.locator("#follow")
+    await follow.click()
+    await expect(follow).to_have_attribute("aria-pressed", "true")
+    await expect(question).not_to_be_in_viewport()
+    await ada.answered()
+    await expect(ada.foot).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("is_secure", [True, False])
+async def test_code_and_answer_are_copied_also_over_plain_http(site: Site, is_secure: bool) -> None:
+    code = "```python\ndef f():\n\n    return 1\n```"
+    await site.node(Script(text=f"Look:\n\n{code}", tokens_per_second=500))
+    ada = await site.visitor()
+    await ada.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await ada.sign_up()
+    if not is_secure:
+        await ada.page.evaluate(
+            "Object.defineProperty(window, 'isSecureContext', { value: false })"
+        )
+    await ada.ask("Code?")
+    await ada.answered()
+    read = "navigator.clipboard.readText()"
+    for button, text in (
+        (ada.answer.get_by_role("button", name="Copy code"), "def f():\n\n    return 1"),
+        (ada.foot.get_by_role("button", name="Copy answer"), f"Look:\n\n{code}"),
+    ):
+        await button.click()
+        await expect(button).to_have_attribute("title", "Copied")
+        assert await ada.page.evaluate(read) == text

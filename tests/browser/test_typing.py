@@ -97,6 +97,12 @@ async def test_a_phone_shows_everything_in_its_width(site: Site) -> None:
     for name in ("live", "peak", "average"):
         await expect(ada.page.locator(f"[data-figure={name}]")).to_be_in_viewport(ratio=1)
 
+    await ada.page.locator("#gauge-more").tap()
+    await expect(ada.page.locator("[data-figure=ttftMs]")).to_be_in_viewport()
+    assert await _overflow(ada.page) <= 0
+    await field.tap()
+    await expect(ada.page.locator("[data-figure=ttftMs]")).to_be_hidden()
+
     side = ada.page.locator("#side")
     await expect(side).not_to_be_in_viewport()
     await ada.page.locator("#menu").tap()
