@@ -50,7 +50,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings = settings
-    for router in (pages.router, accounts.router, browser.router, openai.router, embed.router, health.router):
+    for router in (
+        pages.router,
+        accounts.router,
+        browser.router,
+        openai.router,
+        embed.router,
+        health.router,
+    ):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     errors.install(app)
@@ -66,7 +73,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     settings: Settings = app.state.settings
     async with AsyncExitStack() as stack:
-        parts = await _open(settings, stack)
+        parts = await open_parts(settings, stack)
         app.state.parts = parts
         await stack.enter_async_context(
             running({"pump": parts.line.run_pump, "scribe": partial(run_scribe, parts)})
@@ -75,7 +82,8 @@ async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
         yield
 
 
-async def _open(settings: Settings, stack: AsyncExitStack) -> Parts:
+async def open_parts(settings: Settings, stack: AsyncExitStack) -> Parts:
+    """A replica's parts, without its HTTP side and without its background loops."""
     url = store_url(settings)
     store = await stack.enter_async_context(Store.connect(url))
     bell = await stack.enter_async_context(Bell.open(url))

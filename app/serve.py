@@ -7,6 +7,7 @@ stop: web, while its streams may end -> nodes, which finish or hand back -> Valk
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -33,6 +34,11 @@ log = structlog.get_logger(__name__)
 
 # A child gets this much longer than its own grace before it is killed.
 KILL_AFTER_SECONDS = 10.0
+
+_MISSING = {
+    "no node": "The web process is up; the node is loading its model ...",
+    "no store": "The web process is up, but the store does not answer yet ...",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +138,16 @@ class _Supervisor:
         self._stop.set()
 
     async def _welcome(self) -> None:
-        """Say where everything is, once the web process serves; returns when told to stop."""
+        """Say where everything is, once a question would be answered; returns when told to stop.
+
+        Until then what is still missing is said once.
+        """
         backoff = Backoff()
-        while not self._stop.is_set() and not await _answers(self._listener):
+        said = ""
+        while not self._stop.is_set() and (status := await _status(self._listener)) != "ready":
+            if status != said and status in _MISSING:
+                print(_MISSING[status], flush=True)
+                said = status
             await backoff.wait(unless=self._stop)
         if not self._stop.is_set():
             print("\n".join(await self._where_it_is()), flush=True)
@@ -203,18 +216,19 @@ def _judge(results: Sequence[BaseException | None]) -> int:
     return code
 
 
-async def _answers(listener: socket.socket) -> bool:
-    """Whether the web process serves: any answer to a request will do."""
+async def _status(listener: socket.socket) -> str:
+    """What the web process says of itself at /readyz; "" while it does not serve."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection(host, port)
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: baton\r\nConnection: close\r\n\r\n")
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: baton\r\nConnection: close\r\n\r\n")
             try:
-                return (await reader.readline()).startswith(b"HTTP/")
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
             finally:
                 writer.close()
-    except (OSError, TimeoutError):
-        return False
+        return str(json.loads(body)["status"]) if head.startswith(b"HTTP/") else ""
+    except (OSError, TimeoutError, ValueError, KeyError):
+        return ""

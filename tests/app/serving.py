@@ -19,8 +19,6 @@ import orjson
 import uvicorn
 from fastapi import FastAPI
 
-from app.accounts.db import Database
-from app.line.board import Board
 from app.line.line import Line
 from app.line.nodes import NodeDesk
 from app.line.types import NodeInfo
@@ -28,11 +26,8 @@ from app.main import create_app
 from app.node.agent import Agent
 from app.node.kinds.scripted import Script, ScriptedKind
 from app.parts import Parts
-from app.relay.collector import Collector
-from app.relay.reader import RelayReader
 from app.relay.writer import RelayWriter
 from app.settings import Settings
-from app.store.bell import Bell
 from app.store.client import Store
 from engine.card import card_to_bytes
 from tests.waiting import until
@@ -178,28 +173,6 @@ async def serving(store_url: str, folder: Path, **settings: Any) -> AsyncGenerat
         finally:
             server.should_exit = True
             await serve
-
-
-async def open_parts(settings: Settings, stack: AsyncExitStack) -> Parts:
-    """A replica's parts without its web side and without its loops."""
-    url = settings.redis_url
-    assert url
-    store = await stack.enter_async_context(Store.connect(url))
-    bell = await stack.enter_async_context(Bell.open(url))
-    database = await stack.enter_async_context(Database.open(settings.database()))
-    await database.migrate()
-    line = Line(store, settings)
-    board = await stack.enter_async_context(Board(line, bell))
-    return Parts(
-        settings=settings,
-        store=store,
-        bell=bell,
-        line=line,
-        board=board,
-        reader=RelayReader(store),
-        collector=Collector(store, uuid4().hex),
-        database=database,
-    )
 
 
 @asynccontextmanager

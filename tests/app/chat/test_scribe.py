@@ -22,10 +22,11 @@ from app.chat.sql import DatabaseUnavailableError
 from app.line.line import Line
 from app.line.nodes import NodeDesk
 from app.line.types import Job, NodeInfo
+from app.main import open_parts
 from app.parts import Parts
 from app.relay.types import Entry, Record
 from app.relay.writer import RelayWriter
-from tests.app.serving import open_parts, settings_of
+from tests.app.serving import settings_of
 from tests.waiting import until
 
 POOL = "m"
