@@ -35,7 +35,7 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
                                     seat, hold, payload, fence (0: nobody may      after its end
                                     append), node, queued_at, assigned_at, cancel,
-                                    ended_at;
+                                    ended_at, tries (nodes that fetched it);
                                     the relay's: writer, written (entries), bytes
     s:<generation>          stream  its events: fields k (kind) and d (JSON)       as g:; 7 days
                                                                                    after an append

@@ -15,6 +15,7 @@ local ENDINGS = {
   slice_ended = {'Your time on the node was over before this answer began. Ask again to rejoin.', true},
   removed = {'An administrator took this question out of the line.', false},
   node_lost = {'The node that was answering has failed. What was written is kept; ask again to go on.', true},
+  unanswerable = {'Every node that began on this question failed before its first word. Ask it differently.', false},
   node_error = {'The node stopped without finishing this answer. Ask again to go on.', true},
 }
 -- why a question was called off -> what its asker reads when no node had begun on it
@@ -218,6 +219,10 @@ local function take_back(ticket)
   stand(ticket, 'r')
 end
 
+-- A question that brings its node down must not go on to bring down the next, and the next: so
+-- many nodes may fetch it (take.lua counts).
+local MOST_TRIES = 3
+
 -- What becomes of a question whose node is lost. Not one token written: nobody needs to notice,
 -- it is asked again elsewhere. Otherwise what was written is kept and the turn fails.
 local function rescue(ticket, gen)
@@ -228,6 +233,7 @@ local function rescue(ticket, gen)
   local last = redis.call('XREVRANGE', p .. 's:' .. gen, '+', '-', 'COUNT', 1)[1]
   -- entries are flat pairs {k, kind, d, data}; only "reading" can come before the first token
   if last and last[2][2] ~= 'reading' then return fail(gen, 'node_lost') end
+  if (tonumber(field(key, 'tries')) or 0) >= MOST_TRIES then return fail(gen, 'unanswerable') end
   -- fence 0 is nobody's: a node that only seemed dead can append nothing more
   redis.call('HSET', key, 'state', 'queued', 'node', '', 'fence', '0', 'assigned_at', '')
   redis.call('LPUSH', p .. 'j:' .. ticket, gen)

@@ -10,6 +10,7 @@ local g = p .. 'g:' .. gen
 if field(g, 'state') ~= 'assigned' then return {} end
 if field(n, 'taken') ~= fence then
   redis.call('HSET', n, 'taken', fence)
+  redis.call('HINCRBY', g, 'tries', 1)
   redis.call('ZREM', p .. 'owes', ARGV[2])
 end
 return {gen, fence, field(g, 'payload'), field(g, 'seat'),

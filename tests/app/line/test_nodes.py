@@ -348,3 +348,21 @@ async def test_a_late_report_of_a_finished_answer_does_not_hold_the_node_back(ha
 async def test_a_pool_name_that_would_break_the_keys_is_refused(store: Store, name: str) -> None:
     with pytest.raises(ValueError, match="pool"):
         NodeDesk(store, name, limits())
+
+
+async def test_a_question_that_fells_its_nodes_is_not_given_to_a_fourth(hall: Hall) -> None:
+    for name in ("n1", "n2", "n3", "n4"):
+        await hall.node(name)
+    await hall.ask("ann", generation="a1")
+    hall.watched.add("a1")
+    for _ in range(3):
+        victim = [node for node in hall.nodes.values() if await node.take()][0]
+        hall.silent.add(victim.name)
+        victim.running = None
+        await hall.pass_time(hall.settings.node_dead_seconds + 1)
+        del hall.nodes[victim.name]
+    failure = await hall.failure("a1")
+    assert (failure["code"], failure["retry"]) == ("unanswerable", False)
+    survivor = next(iter(hall.nodes.values()))
+    assert await survivor.take() is None
+    assert (await hall.line.seat("ann")).state == "none"
