@@ -229,13 +229,14 @@ class Engine:
 
 
 def default_threads() -> int:
-    """All cores that this process may use, 8 at most.
+    """One core less than this process may use, so the rest of Baton has one; from 1 to 8.
 
-    Measured on two cores with SmolLM2 at int4: 13 ms a token with one thread, 8.6 ms with two.
-    All threads meet after every product, so where more processes want to compute than there are
-    cores (a load of 10 on two of them) one thread is up to ten times faster: then set it.
+    All threads meet after every product and wait for the slowest. Measured on two cores with
+    SmolLM2 at int4: on a quiet machine two threads are 1.5 times as fast as one, on a busy one
+    (docs/results/2026-11-30-offline-cpu.json) nine times as slow. A node that has a machine to
+    itself should be given all its cores.
     """
-    return min(8, core_count())
+    return max(1, min(8, core_count() - 1))
 
 
 def numerics(file: GgufFile, level: str) -> str:

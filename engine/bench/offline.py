@@ -24,6 +24,7 @@ import torch
 from engine.bench.report import Row, measured, print_report
 from engine.demo_model import demo_model_path
 from engine.engine import Engine
+from engine.machine import core_count
 from engine.tokenizer import Tokenizer
 from engine.types import Finished, GenerateRequest, SamplingParams
 
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", help="thread counts to try; by default 1 and all cores")
     options = parser.parse_args(arguments)
     path = options.model or demo_model_path()
-    thread_counts = sorted({1, torch.get_num_threads()})
+    thread_counts = sorted({1, core_count()})
     if options.threads:
         thread_counts = [int(count) for count in options.threads.split(",")]
     engines = {level: Engine.load(path, level=level) for level in options.levels.split(",")}
