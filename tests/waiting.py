@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -17,9 +17,8 @@ async def until(
     """Return the first truthy value of `condition` (plain or async); fail after the deadline."""
     deadline = time.monotonic() + within_seconds
     while True:
-        value = condition()
-        if inspect.isawaitable(value):
-            value = await value
+        found = condition()
+        value = cast(T, await found if inspect.isawaitable(found) else found)
         if value:
             return value
         if time.monotonic() > deadline:

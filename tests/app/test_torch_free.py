@@ -15,5 +15,7 @@ assert not heavy, heavy
 
 
 def test_web_process_loads_neither_torch_nor_numpy():
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -124,6 +124,7 @@ async def product(rate: float) -> AsyncGenerator[Bench]:
 
         await until(ready, within_seconds=30, what="web and node")
         client.headers["Authorization"] = f"Bearer {await make_key(client, url)}"
+        assert store.process is not None, "a store of an earlier run was adopted"
         yield Bench(client, (psutil.Process(web.pid), psutil.Process(store.process.pid)))
 
 

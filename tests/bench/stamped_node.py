@@ -22,6 +22,7 @@ from app.line.nodes import NodeDesk
 from app.line.types import NodeInfo
 from app.node.agent import Agent
 from app.node.kinds.scripted import Script, ScriptedKind
+from app.ops import logs
 from app.relay.writer import RelayWriter
 from app.settings import Settings
 from app.store.client import Store
@@ -49,7 +50,8 @@ async def serve(store_url: str, tokens_per_second: float, name: str) -> None:
     )  # fmt: skip
     kind = StampedKind(script)
     card = await kind.open()
-    settings = Settings(redis_url=store_url)
+    settings = Settings(redis_url=store_url, log_level="error")
+    logs.configure(settings)
     info = NodeInfo(name, uuid4().hex, name, "benchmark", "scripted", card.numerics)
     async with Store.connect(store_url) as store:
         desk, writer = NodeDesk(store, MODEL, settings), RelayWriter(store, MODEL)
