@@ -75,9 +75,10 @@ class _Answer:
         return Step((token_id,), text, t_ms)
 
     def finished(self) -> Finished:
-        total_ms = self.now_ms()
-        first_ms = self.gauge.first_ms
-        prefill_ms = total_ms if first_ms is None else first_ms
+        # without a token the whole time was spent on the prompt
+        first_ms, last_ms = self.gauge.first_ms, self.gauge.last_ms
+        prefill_ms = self.now_ms() if first_ms is None else first_ms
+        total_ms = prefill_ms if last_ms is None else last_ms
         text, stopped = self.stops.push(self.decoder.flush())
         return Finished(
             finish_reason=self.finish_reason,

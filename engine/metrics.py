@@ -97,6 +97,11 @@ class Gauge:
         """When the first token came: the time to first token (TTFT); None before it."""
         return self._first_ms if self.steps else None
 
+    @property
+    def last_ms(self) -> float | None:
+        """When the last token came; None before the first."""
+        return self._last_ms if self.steps else None
+
     def live(self, now_ms: float) -> float | None:
         """Tokens per second now; None while it is not shown. A `now_ms` in the past counts as the
         time of the last step."""

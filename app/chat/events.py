@@ -87,6 +87,10 @@ class Rate:
     live: float | None
     # tokens of the answer so far
     tokens: int
+    # the answer's average and peak so far, as `engine/metrics.py` defines them; None: no time has
+    # passed between two tokens
+    average: float | None
+    peak: float | None
 
 
 @dataclass(frozen=True, slots=True)

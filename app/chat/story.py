@@ -187,8 +187,17 @@ class Story:
             # counted from the plan, not from now, so that a late loop does not slow the rate down
             late = store_ms - self._rate_ms >= 2 * RATE_EVERY_MS
             self._rate_ms = store_ms if late else self._rate_ms + RATE_EVERY_MS
-            live = self._gauge.live(self._time.now(store_ms))
-            yield Rate(None if live is None else round(live, 2), self._tokens)
+            yield self._rate(store_ms)
+
+    def _rate(self, store_ms: float) -> Rate:
+        live = self._gauge.live(self._time.now(store_ms))
+        speed = self._gauge.speed()
+        return Rate(
+            live=None if live is None else round(live, 2),
+            tokens=self._tokens,
+            average=round(speed.average, 2) or None,
+            peak=round(speed.peak, 2) or None,
+        )
 
     def next_in(self, store_ms: float) -> float:
         """Milliseconds until something is due by the clock alone."""

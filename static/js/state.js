@@ -2,9 +2,6 @@
 
 import { isSeen } from "./stream.js";
 
-// live's window is full from here on; before, its value is no candidate for the peak
-const FULL_WINDOW_MS = 1_000;
-
 function emptyTurn() {
   return {
     generation: null,
@@ -19,11 +16,10 @@ function emptyTurn() {
     stateAtMs: null,
     lastId: null,
     tokens: 0,
-    firstTokens: 0,
     reasoningTokens: 0,
-    lastTokenMs: 0,
     live: null,
-    livePeak: null,
+    averageSoFar: null,
+    peakSoFar: null,
     // `rate` events so far: tells two equal values from one
     rates: 0,
     finishReason: null,
@@ -86,19 +82,17 @@ const CHANGES = {
       answer: isReasoning ? turn.answer : turn.answer + data.text,
       reasoning: isReasoning ? turn.reasoning + data.text : turn.reasoning,
       tokens: turn.tokens + data.n,
-      firstTokens: turn.tokens === 0 ? data.n : turn.firstTokens,
       reasoningTokens: turn.reasoningTokens + (isReasoning ? data.n : 0),
-      lastTokenMs: Math.max(turn.lastTokenMs, data.t_ms),
     };
   },
 
   rate(turn, data) {
-    const isCandidate = data.live !== null && turn.lastTokenMs >= FULL_WINDOW_MS;
     return {
       ...turn,
       live: data.live,
+      averageSoFar: data.average,
+      peakSoFar: data.peak,
       rates: turn.rates + 1,
-      livePeak: isCandidate ? Math.max(turn.livePeak ?? 0, data.live) : turn.livePeak,
     };
   },
 
@@ -132,8 +126,8 @@ export function refuse(turn, error) {
   return { ...turn, status: "failed", phase: "refused", error };
 }
 
-// The figures to show for a turn, each null until it was measured. The server's own take over
-// with the last event; until then average and peak are those of the tokens so far.
+// The figures to show for a turn, each null until it was measured. All are the server's: a page
+// that came in the middle cannot know when the first token left the engine.
 export function figuresOf(turn) {
   const { usage, timing, tps } = turn;
   const isMeasured = tps !== null && timing !== null && (usage?.completion_tokens ?? 0) > 0;
@@ -154,14 +148,11 @@ export function figuresOf(turn) {
       totalMs: timing.total_ms,
     };
   }
-  const average = turn.lastTokenMs > 0
-    ? ((turn.tokens - turn.firstTokens) * 1000) / turn.lastTokenMs
-    : null;
   const isRunning = turn.status === "open";
   return {
     live: turn.live,
-    average,
-    peak: turn.livePeak === null ? null : Math.max(turn.livePeak, average ?? 0),
+    average: turn.averageSoFar,
+    peak: turn.peakSoFar,
     e2e: null,
     tokens: turn.tokens || (isRunning ? null : usage?.completion_tokens ?? null),
     promptTokens: usage?.prompt_tokens ?? turn.state?.prompt?.total ?? null,

@@ -96,6 +96,9 @@ def test_a_real_answer_from_question_to_end(engine: Engine):
     assert (done.accepted.mean, done.accepted.min, done.accepted.max) == (1, 1, 1)
     assert 0 < done.timing.prefill_ms < done.timing.total_ms
     assert done.timing.total_ms == pytest.approx(done.timing.prefill_ms + done.timing.decode_ms)
+    # the definition: average x time between first and last token = tokens after the first step
+    made = done.usage.completion_tokens - 1
+    assert done.speed.average * done.timing.decode_ms / 1000 == pytest.approx(made)
     assert done.speed.average > 0
 
 

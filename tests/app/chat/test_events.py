@@ -55,7 +55,7 @@ def test_an_event_is_one_block_of_lines_whatever_its_text_holds():
 
 
 def test_only_events_with_a_position_have_an_id():
-    for event in (STATE, Rate(None, 3), Failed("c", "m", retry=False)):
+    for event in (STATE, Rate(None, 3, None, None), Failed("c", "m", retry=False)):
         assert b"id:" not in encode_event(None, event)
 
 

@@ -224,6 +224,8 @@ def test_the_live_rate_is_the_gauges_on_the_nodes_clock(
         return
     (rate,) = rates
     assert rate.tokens == gauge.tokens
+    assert (rate.average or 0.0) == round(gauge.average(), 2)
+    assert (rate.peak or 0.0) == round(gauge.peak(), 2)
     near = [gauge.live(last_ms + later_ms + shift_ms) for shift_ms in (0, 0.25, 0.5, 0.75, 1.0)]
     if None not in near:
         shown = [value for value in near if value is not None]

@@ -164,7 +164,7 @@ async def test_replayed_tokens_are_not_counted_as_live(web: Web, valkey_url: str
         async with eva.ask(generation=generation) as events:
             await first(events, "rate", live=0.0, tokens=100)
         async with eva.watch(generation) as events:
-            assert (await first(events, "rate")).data == {"live": 0.0, "tokens": 100}
+            assert (await first(events, "rate")).data["live"] == 0.0
 
 
 async def test_a_changing_rank_sends_no_waiter_to_the_stream(
