@@ -27,6 +27,10 @@ class SecurityHeaders:
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Referrer-Policy", "strict-origin-when-cross-origin")
                 headers.setdefault("Permissions-Policy", "camera=(), microphone=(), geolocation=()")
+                if scope["path"].startswith("/static/"):
+                    # modules import each other without versions: after an upgrade a browser must
+                    # not mix old ones with new (an unchanged file still costs only a 304)
+                    headers.setdefault("Cache-Control", "no-cache")
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
