@@ -129,6 +129,8 @@ class Engine:
             level = best_level(file)
         with memory_for("the model's weights"), torch.inference_mode():
             model = load_model(file, level, context_tokens)
+        if threads:
+            model.use_threads(threads)
         card = card_from_gguf(file, name=name or Path(path).stem, numerics=numerics(file, level))
         return cls(model, replace(card, context_tokens=model.context_tokens), chunk_tokens)
 
@@ -165,6 +167,7 @@ class Engine:
         if not self._closed:
             self.forget()
             self._closed = True
+            self.model.close()
 
     def _take(self) -> None:
         if self._closed:
