@@ -39,7 +39,7 @@ class NativeStep:
         self.threads = threads
         self.size_bytes = 0
         self._library: Library = library()
-        self._vocabulary = sizes.vocabulary
+        self._vocabulary, self._width = sizes.vocabulary, sizes.width
         self._rotations = rotations.contiguous()
         self._handle: int | None = self._library.open(byref(sizes))
         if self._handle is None:
@@ -51,9 +51,15 @@ class NativeStep:
         self._close()
         self._handle = None
 
+    @property
+    def _model(self) -> int:
+        if self._handle is None:
+            raise RuntimeError("The model is closed. Load it again.")
+        return self._handle
+
     def set_norm(self, layer: int, which: int, weight: Tensor) -> None:
         """weight [D] float32; `which` 0 stands before attention, 1 before the products behind it."""
-        at = self._library.norm(self._handle, layer, which)
+        at = self._library.norm(self._model, layer, which)
         ctypes.memmove(at, weight.contiguous().data_ptr(), weight.nbytes)
 
     def set_matrix(self, layer: int, slot: int, rows: Rows) -> None:
@@ -61,12 +67,12 @@ class NativeStep:
         n, k = rows.shape
         parts = list(rows.blocks())
         kind = EIGHT if any(file_type == "Q8_0" for file_type, _ in parts) else FOUR
-        if self._library.matrix(self._handle, layer, slot, kind, n, k):
+        if self._library.matrix(self._model, layer, slot, kind, n, k):
             raise _no_memory()
         first = 0
         for file_type, raw in parts:
             self._library.pack(
-                self._handle,
+                self._model,
                 layer,
                 slot,
                 FILE_TYPES[file_type],
@@ -77,6 +83,13 @@ class NativeStep:
             first += len(raw)
         self.size_bytes += -(-n // 16) * 16 * (k // GROUP) * BYTES_PER_GROUP[kind]
 
+    def embed(self, token_ids: Sequence[int]) -> Tensor:
+        """[T] -> [T, D] float32 from the packed head, where that is the embedding too."""
+        hidden = torch.empty(len(token_ids), self._width)
+        for row, token_id in zip(hidden, token_ids, strict=True):
+            self._library.unpack(self._model, OUTSIDE, 0, token_id, row.data_ptr())
+        return hidden
+
     def decode(self, hidden: Tensor, cache: KvCache, token_ids: Sequence[int]) -> Tensor:
         """hidden [T, D] float32, changed in place; each row runs by itself. Returns it."""
         start = cache.length
@@ -85,7 +98,7 @@ class NativeStep:
         for row, position in zip(hidden, range(start, start + len(token_ids)), strict=True):
             place.rotations = self._rotations[position].data_ptr()
             place.position = position
-            if self._library.decode(self._handle, row.data_ptr(), byref(place), self.threads):
+            if self._library.decode(self._model, row.data_ptr(), byref(place), self.threads):
                 raise _no_memory()
         cache.claim(token_ids)
         return hidden
@@ -94,9 +107,7 @@ class NativeStep:
         """hidden [1, D] float32 before the final norm -> [V] float32."""
         logits = torch.empty(self._vocabulary)
         hidden = hidden.contiguous()
-        if self._library.score(
-            self._handle, hidden.data_ptr(), logits.data_ptr(), self.threads
-        ):
+        if self._library.score(self._model, hidden.data_ptr(), logits.data_ptr(), self.threads):
             raise _no_memory()
         return logits
 

@@ -129,8 +129,7 @@ def quantise_4bit(weight: Tensor) -> Groups4Bit:
 def quantise_q8_0(weight: np.ndarray) -> np.ndarray:
     """[N, K] float32 -> Q8_0 blocks [N, K / 32 * 34] uint8: float16 scale, 32 signed bytes."""
     groups = weight.reshape(len(weight), -1, GROUP)
-    # Rounded up, so that the largest weight of a group still fits into 127 steps.
-    scale = (np.abs(groups).max(-1) / 127 * (1 + 2**-10)).astype(np.float16)
+    scale = (np.abs(groups).max(-1) / 127).astype(np.float16)
     steps = groups / np.maximum(scale.astype(np.float32), 1e-30)[..., None]
     codes = np.clip(np.rint(steps), -127, 127).astype(np.int8).view(np.uint8)
     blocks = np.concatenate([scale[..., None].view(np.uint8), codes], axis=-1)

@@ -30,9 +30,7 @@ static void quantise(const float *x, int k, const Activations &to) {
     i32x16 qa = nearest(a * inverse), qb = nearest(b * inverse);
     i32x16 ha = (qa + 128) >> 8, hb = (qb + 128) >> 8;
     i32x16 la = qa - (ha << 8), lb = qb - (hb << 8);
-    int32_t total = 0;
-    i32x16 both = qa + qb;
-    for (int i = 0; i < LANES; i++) total += both[i];
+    int32_t total = sum(qa + qb);
     typedef int8_t i8x16 __attribute__((vector_size(16)));
     i8x16 bytes[4] = {__builtin_convertvector(ha, i8x16), __builtin_convertvector(hb, i8x16),
                       __builtin_convertvector(la, i8x16), __builtin_convertvector(lb, i8x16)};

@@ -44,6 +44,11 @@ void baton_pack(Llama *model, int layer, int slot, int file_type, const uint8_t 
   pack(model->matrix(layer, slot), file_type, raw, first_row, rows);
 }
 
+// One row of a packed matrix as floats: y [columns].
+void baton_unpack(Llama *model, int layer, int slot, int row, float *y) {
+  unpack(model->matrix(layer, slot), row, y);
+}
+
 // 0, or 1 where the system gives no memory or no threads.
 int baton_decode(Llama *model, float *hidden, const Place *place, int threads) {
   try {

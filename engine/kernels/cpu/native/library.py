@@ -44,6 +44,7 @@ _SIGNATURES = {
     "norm": (c_void_p, (c_void_p, c_int, c_int)),
     "matrix": (c_int, (c_void_p, c_int, c_int, c_int, c_int, c_int)),
     "pack": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_int)),
+    "unpack": (None, (c_void_p, c_int, c_int, c_int, c_void_p)),
     "decode": (c_int, (c_void_p, c_void_p, POINTER(Place), c_int)),
     "score": (c_int, (c_void_p, c_void_p, c_void_p, c_int)),
     "quantise": (None, (c_void_p, c_int, *_FIVE)),
@@ -70,7 +71,12 @@ class Library:
                 f"Delete {path}, or choose another level."
             ) from None
         self.open, self.close = loaded.baton_open, loaded.baton_close
-        self.norm, self.matrix, self.pack = loaded.baton_norm, loaded.baton_matrix, loaded.baton_pack
+        self.norm, self.matrix, self.pack = (
+            loaded.baton_norm,
+            loaded.baton_matrix,
+            loaded.baton_pack,
+        )
+        self.unpack = loaded.baton_unpack
         self.decode, self.score = loaded.baton_decode, loaded.baton_score
         self.quantise, self.product = loaded.baton_quantise, loaded.baton_product
         self.rms_norm, self.swiglu = loaded.baton_rms_norm, loaded.baton_swiglu

@@ -2,10 +2,12 @@
 // layers, and the head. How a thread goes through them stands in turn.h.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 
 #include "arena.h"
+#include "pace.h"
 #include "pool.h"
 #include "product.h"
 
@@ -78,7 +80,9 @@ struct Llama : Work {
     use(threads);
     place = at;
     memcpy(stream, hidden, sizeof(float) * c.width);
-    pool_->run(false);
+    auto begin = std::chrono::steady_clock::now();
+    pool_->run(false, 0, head_phase(), pace_.alone());
+    pace_.took(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     memcpy(hidden, stream, sizeof(float) * c.width);
   }
 
@@ -88,8 +92,10 @@ struct Llama : Work {
     use(threads);
     logits = to;
     memcpy(stream, hidden, sizeof(float) * c.width);
-    pool_->run(true);
+    pool_->run(true, head_phase(), head_phase() + 1, pace_.alone());
   }
+
+  int head_phase() const { return 5 * c.layers; }
 
   Scratch &scratch(int thread) { return scratch_[thread]; }
 
@@ -101,13 +107,14 @@ struct Llama : Work {
   void use(int threads) {
     if (pool_ && (pool_->orphaned() || pool_->threads != threads)) close_pool();
     while ((int)scratch_.size() < threads) scratch_.push_back(new_scratch());
-    if (!pool_) pool_ = std::make_unique<Pool>(*this, threads, 5 * c.layers + 1);
+    if (!pool_) pool_ = std::make_unique<Pool>(*this, threads, head_phase() + 1);
   }
 
   void close_pool() {
     // After a fork its threads are the parent's: nothing to join, nothing to free.
     if (pool_ && pool_->orphaned()) (void)pool_.release();
     pool_.reset();
+    pace_ = Pace();
   }
 
   Scratch new_scratch() {
@@ -128,5 +135,6 @@ struct Llama : Work {
   Arena arena_;
   std::vector<Scratch> scratch_;
   std::unique_ptr<Pool> pool_;
+  Pace pace_;
   std::mutex mutex_;
 };

@@ -156,6 +156,28 @@ static inline f32x16 product(const Matrix &w, int b, const Activations &x) {
   return y;
 }
 
+// One row's weights as floats: the file's exact values. y [columns].
+static void unpack(const Matrix &w, int row, float *y) {
+  const uint8_t *block = w.block(row / LANES);
+  const int lane = row % LANES;
+  for (int g = 0; g < w.groups(); g++, y += GROUP) {
+    _Float16 scale, minimum = 0;
+    const uint8_t *at = w.kind == FOUR ? block + 320 * g : block + 32 * g;
+    memcpy(&scale, at + 2 * lane, 2);
+    if (w.kind == FOUR) {
+      memcpy(&minimum, at + 32 + 2 * lane, 2);
+      for (int k = 0; k < GROUP; k++) {
+        uint8_t both = at[64 + 64 * (k % 16 / 4) + 4 * lane + k % 4];
+        y[k] = (float)(k < 16 ? both & 15 : both >> 4) * (float)scale + (float)minimum;
+      }
+    } else {
+      const uint8_t *quads = block + w.quads_at() + 512 * g;
+      for (int k = 0; k < GROUP; k++)
+        y[k] = (float)(quads[64 * (k / 4) + 4 * lane + k % 4] - 128) * (float)scale;
+    }
+  }
+}
+
 // Rows of a file's blocks (Q4_0: 18 bytes, Q4_1: 20, Q8_0: 34 per 32 weights) to their places.
 static void pack(const Matrix &w, int file_type, const uint8_t *raw, int first_row, int rows) {
   const int groups = w.groups();

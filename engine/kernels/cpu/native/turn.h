@@ -29,7 +29,7 @@ struct Turn {
   }
 
   bool head() {
-    return products(5 * m.c.layers, m.head, [&] { take_normed(m.final_norm); },
+    return products(m.head_phase(), m.head, [&] { take_normed(m.final_norm); },
                     [&](int row, f32x16 y) { put(m.logits, m.head.rows, row, y); }, m.head);
   }
 
@@ -108,32 +108,41 @@ struct Turn {
   // Rows of queries, keys, values: neighbouring rows of the first two are rotated as pairs.
   void rotate_and_keep(int n, int row, f32x16 y) {
     const Sizes &c = m.c;
-    const int e = c.head_width, query_rows = c.heads * e, key_rows = c.kv_heads * e;
+    const int e = c.head_width, rows = m.layers[n].matrix[QKV].rows;
     const float query_scale = 1.0f / std::sqrt((float)e);
-    const int end = row + LANES < m.layers[n].matrix[QKV].rows ? LANES
-                                                               : m.layers[n].matrix[QKV].rows - row;
-    for (int i = 0; i < end; i += 2) {
-      int r = row + i;
-      float a = y[i], b = y[i + 1];
-      if (r < query_rows + key_rows) {
-        float cosine = m.place.rotations[r % e], sine = m.place.rotations[r % e + 1];
-        float turned = a * cosine - b * sine;
-        b = a * sine + b * cosine;
-        a = turned;
+    if (e % LANES) {  // heads begin and end within the block
+      for (int i = 0; i < LANES && row + i < rows; i += 2) {
+        f32x16 pair = {y[i], y[i + 1]};
+        pair = turned(pair, row + i, 2) * (row + i < c.heads * e ? query_scale : 1.0f);
+        memcpy(home(n, row + i), &pair, 2 * sizeof(float));
       }
-      float *to;
-      if (r < query_rows) {
-        to = m.queries + r;
-        a *= query_scale;
-        b *= query_scale;
-      } else {
-        int values = r >= query_rows + key_rows;
-        int k = r - query_rows - values * key_rows;
-        to = cached(n, values, k / e) + (size_t)m.place.position * e + k % e;
-      }
-      to[0] = a;
-      to[1] = b;
+    } else {
+      store(home(n, row), turned(y, row, LANES) * (row < c.heads * e ? query_scale : 1.0f));
     }
+  }
+
+  // The first `count` of y, which are rows of one head, rotated unless they are values.
+  f32x16 turned(f32x16 y, int row, int count) const {
+    const Sizes &c = m.c;
+    if (row >= (c.heads + c.kv_heads) * c.head_width) return y;
+    f32x16 by = {};
+    memcpy(&by, m.place.rotations + row % c.head_width, sizeof(float) * count);
+    f32x16 cosine = __builtin_shufflevector(by, by, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12,
+                                            14, 14);
+    f32x16 sine = __builtin_shufflevector(by, by, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13,
+                                          15, 15);
+    f32x16 other = __builtin_shufflevector(y, -y, 17, 0, 19, 2, 21, 4, 23, 6, 25, 8, 27, 10, 29,
+                                           12, 31, 14);
+    return y * cosine + other * sine;
+  }
+
+  // Where the row's result is kept: among the queries, or in the cache.
+  float *home(int n, int row) const {
+    const Sizes &c = m.c;
+    const int e = c.head_width, key = row - c.heads * e, value = key - c.kv_heads * e;
+    if (key < 0) return m.queries + row;
+    int inside = value < 0 ? key : value;
+    return cached(n, value >= 0, inside / e) + (size_t)m.place.position * e + inside % e;
   }
 
   void add(int row, f32x16 y) { store(m.stream + row, load(m.stream + row) + y); }

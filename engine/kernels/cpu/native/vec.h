@@ -8,6 +8,10 @@
 
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef float f32x8 __attribute__((vector_size(32)));
+typedef int32_t i32x8 __attribute__((vector_size(32)));
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
 
 constexpr int LANES = 16;
 
@@ -21,21 +25,30 @@ static inline void store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
 
 static inline f32x16 all(float x) { return f32x16{} + x; }
 
-// The lanes added pairwise: 16 -> 8 -> 4 -> 2 -> 1.
+// The lanes taken together in pairs: lane i with lane i + 8, then with i + 4, i + 2, i + 1.
+template <typename Vector, typename Half, typename Quarter, typename Take>
+static inline auto fold(Vector v, Take take) {
+  Half h[2];
+  memcpy(h, &v, sizeof v);
+  h[0] = take(h[0], h[1]);
+  Quarter q[2];
+  memcpy(q, h, sizeof h[0]);
+  q[0] = take(q[0], q[1]);
+  return take(take(q[0][0], q[0][2]), take(q[0][1], q[0][3]));
+}
+
 static inline float sum(f32x16 v) {
-  float a[LANES];
-  store(a, v);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) a[i] += a[i + width];
-  return a[0];
+  return fold<f32x16, f32x8, f32x4>(v, [](auto a, auto b) { return a + b; });
+}
+
+static inline int32_t sum(i32x16 v) {
+  return fold<i32x16, i32x8, i32x4>(v, [](auto a, auto b) { return a + b; });
 }
 
 static inline f32x16 larger(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 static inline float largest(f32x16 v) {
-  float best = v[0];
-  for (int i = 1; i < LANES; i++) best = v[i] > best ? v[i] : best;
-  return best;
+  return fold<f32x16, f32x8, f32x4>(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 static inline f32x16 absolute(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
