@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from engine.card import card_from_gguf
+from engine.kernels import NATIVE
 from engine.machine import core_count, processor
 from engine.memory import memory_for
 from engine.metrics import Gauge
 from engine.models import Model, best_level, load_model
+from engine.runtime.native import native_label
 from engine.sampling import choose
 from engine.stopping import StopText
 from engine.tokenizer import IncrementalDecoder, Tokenizer
@@ -117,11 +119,12 @@ class Engine:
     ) -> Engine:
         """Open a GGUF file and pack its weights.
 
-        `level` is one of `engine.kernels.KERNELS`, or "auto" for the smallest that keeps the
-        file's values. `threads` is torch's, for the whole process; see `default_threads`. `context_tokens` shortens the model's context, never lengthens it.
+        `level` is one of `engine.kernels.LEVELS`, or "auto" for `best_level`. `threads` is torch's,
+        for the whole process (see `default_threads`), and the native level's own (all cores by
+        default). `context_tokens` shortens the model's context, never lengthens it.
 
-        Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError, and ValueError for a
-        level that does not exist.
+        Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError,
+        NativeUnavailableError, and ValueError for a level that does not exist.
         """
         torch.set_num_threads(threads or default_threads())
         file = GgufFile.open(path)
@@ -249,4 +252,6 @@ def numerics(file: GgufFile, level: str) -> str:
     The processor's name is in it because the libraries choose their kernels by it. The number of
     threads is not: results were equal to the bit with one and with two.
     """
+    if level == NATIVE:
+        level = native_label()
     return f"{file.sha256()[:16]}/{level}/{processor()}/torch {torch.__version__}"

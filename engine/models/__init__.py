@@ -94,7 +94,7 @@ def best_level(file: GgufFile) -> str:
             if native_instructions() in FAST_INSTRUCTIONS:
                 return NATIVE
         except NativeUnavailableError as error:
-            log.info("The native level is not available: %s", error)
+            log.warning("The native level is not available: %s", error)
     layers = [
         t.quant_type.name for t in file.tensors.values() if len(t.shape) == 2 and "blk." in t.name
     ]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.cache import KvCache
+from engine.kernels import NATIVE
 from engine.kernels.cpu.native.library import Library, Place, Sizes, library
 from engine.types import OutOfMemoryError
 from engine.weights.rows import GROUP, Rows
@@ -115,6 +116,12 @@ class NativeStep:
 def native_instructions() -> str:
     """What the byte products run on. Raises NativeUnavailableError."""
     return library().instructions
+
+
+def native_label() -> str:
+    """The level's name in full: equal ones run the same machine code."""
+    built = library()
+    return f"{NATIVE} {built.instructions} {built.key[:8]}"
 
 
 def _no_memory() -> OutOfMemoryError:
