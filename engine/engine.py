@@ -238,7 +238,8 @@ class Engine:
 def default_threads() -> int:
     """One core less than this process may use, so the rest of Baton has one; from 1 to 8.
 
-    All threads meet after every product and wait for the slowest. Measured on two cores with
+    It is for torch's: the native level has its own, which share a busy core well, and uses all.
+    torch's meet after every product and wait for the slowest. Measured on two cores with
     SmolLM2 at int4: on a quiet machine two threads are 1.5 times as fast as one, on a busy one
     (docs/results/2026-11-30-offline-cpu.json) nine times as slow. A node that has a machine to
     itself should be given all its cores.

@@ -17,6 +17,9 @@ apart, CAP with 0.09, COUNT never comes below 1.96 (tests/engine/references.py).
     int4  all three; gaps 0.003, 0.20, 1.89. It is finer than int8 here because it keeps the file's
           codes, where int8 rounds every row anew; so it is the default for such files.
 
+    native  all three. Kullback-Leibler divergence from float32 over 400 positions of held-out text
+          7e-8, beside 1.2e-3 of int4 and 3.5e-3 of llama.cpp, which rounds activations to 8 bits
+
 FIB's first choice passes by 0.003 only, in every level that prefills in bfloat16: near ties like it
 are no promise.
 """

@@ -2,12 +2,10 @@
 // layers, and the head. How a thread goes through them stands in turn.h.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 
 #include "arena.h"
-#include "pace.h"
 #include "pool.h"
 #include "product.h"
 
@@ -80,9 +78,7 @@ struct Llama : Work {
     use(threads);
     place = at;
     memcpy(stream, hidden, sizeof(float) * c.width);
-    auto begin = std::chrono::steady_clock::now();
-    pool_->run(false, 0, head_phase(), pace_.alone());
-    pace_.took(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    pool_->run(false, 0, head_phase());
     memcpy(hidden, stream, sizeof(float) * c.width);
   }
 
@@ -92,7 +88,7 @@ struct Llama : Work {
     use(threads);
     logits = to;
     memcpy(stream, hidden, sizeof(float) * c.width);
-    pool_->run(true, head_phase(), head_phase() + 1, pace_.alone());
+    pool_->run(true, head_phase(), head_phase() + 1);
   }
 
   int head_phase() const { return 5 * c.layers; }
@@ -114,7 +110,6 @@ struct Llama : Work {
     // After a fork its threads are the parent's: nothing to join, nothing to free.
     if (pool_ && pool_->orphaned()) (void)pool_.release();
     pool_.reset();
-    pace_ = Pace();
   }
 
   Scratch new_scratch() {
@@ -135,6 +130,5 @@ struct Llama : Work {
   Arena arena_;
   std::vector<Scratch> scratch_;
   std::unique_ptr<Pool> pool_;
-  Pace pace_;
   std::mutex mutex_;
 };

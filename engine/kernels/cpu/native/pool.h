@@ -62,18 +62,16 @@ struct Pool {
   bool orphaned() const { return getpid() != owner_; }
 
   // The caller's side of a step of phases first..end - 1; returns when all of it is done. What the
-  // step reads must be in place before. `alone` leaves the helpers asleep.
-  void run(bool which, int first, int end, bool alone) {
-    last_ = ((last_ | 1) + 1) | which;
-    uint64_t fresh = (uint64_t)last_ << 32;
+  // step reads must be in place before.
+  void run(bool which, int first, int end) {
+    uint32_t number = ((number_.load() | 1) + 1) | which;
+    uint64_t fresh = (uint64_t)number << 32;
     for (int i = first * threads; i < end * threads; i++)
       claims_[i].value.store(fresh, std::memory_order_relaxed);
     for (int i = first; i < end; i++) done_[i].value.store(fresh, std::memory_order_relaxed);
-    if (!alone) {
-      number_.store(last_);
-      wake();
-    }
-    work_.step(*this, 0, last_);
+    number_.store(number);
+    wake();
+    work_.step(*this, 0, number);
   }
 
   // Chunks 0..total - 1 of a phase by `chunk(i)`, then `meanwhile()` before others are waited for.
@@ -161,7 +159,6 @@ struct Pool {
   Work &work_;
   const pid_t owner_;
   std::unique_ptr<Line[]> claims_, done_;
-  uint32_t last_ = 0;  // the caller's own count
   alignas(64) std::atomic<uint32_t> number_{0};
   alignas(64) std::atomic<uint32_t> event_{0};
   alignas(64) std::atomic<int> sleepers_{0};
