@@ -29,8 +29,8 @@ from engine.tokenizer import Tokenizer
 from engine.types import Finished, GenerateRequest, SamplingParams
 
 SHORT_PROMPT_TOKENS, LONG_PROMPT_TOKENS = 37, 512
-# ours over llama.cpp, both at the better of their thread counts
-RATIO_GOAL = 1.0
+# ours over llama.cpp, both at the better of their thread counts; what the CPU path is to reach
+RATIO_GOAL = 2.3
 BANDWIDTH_SAMPLE_BYTES = 512 * 2**20
 
 
