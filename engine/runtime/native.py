@@ -85,14 +85,22 @@ class NativeStep:
         self.size_bytes += -(-n // 16) * 16 * (k // GROUP) * BYTES_PER_GROUP[kind]
 
     def embed(self, token_ids: Sequence[int]) -> Tensor:
-        """[T] -> [T, D] float32 from the packed head, where that is the embedding too."""
+        """[T] -> [T, D] float32 from the packed head, where that is the embedding too.
+
+        Raises IndexError for a token that the table does not have.
+        """
+        if not 0 <= min(token_ids) <= max(token_ids) < self._vocabulary:
+            raise IndexError(f"a token of {token_ids} is not in the table of {self._vocabulary}")
         hidden = torch.empty(len(token_ids), self._width)
         for row, token_id in zip(hidden, token_ids, strict=True):
             self._library.unpack(self._model, OUTSIDE, 0, token_id, row.data_ptr())
         return hidden
 
     def decode(self, hidden: Tensor, cache: KvCache, token_ids: Sequence[int]) -> Tensor:
-        """hidden [T, D] float32, changed in place; each row runs by itself. Returns it."""
+        """hidden [T, D] float32, changed in place; each row runs by itself. Returns it.
+
+        Raises IndexError beyond the context, OutOfMemoryError.
+        """
         start = cache.length
         cache.reserve(start + len(token_ids))
         place = Place(cache.address, 0, cache.capacity, 0)

@@ -85,6 +85,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, cache: Path):
         cache_folder()
 
 
+def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch):
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(NativeUnavailableError, match="XDG_CACHE_HOME"):
+        cache_folder()
+
+
 def test_a_machine_without_a_compiler_is_told_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

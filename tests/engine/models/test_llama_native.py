@@ -218,9 +218,22 @@ def test_a_position_beyond_the_context_is_refused(tmp_path: Path):
     model.close()
 
 
+def test_a_token_that_the_table_does_not_have_is_refused(tmp_path: Path):
+    model = native(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
+    with torch.inference_mode(), pytest.raises(IndexError):
+        model.decode([0, 128], model.new_cache())
+    model.close()
+
+
 def test_weights_are_counted_as_the_step_reads_them(smol: NativeLlama):
     layers, head = 30 * 3538944 // 32 * 20, 49152 * 576 // 32 * 34
     assert smol.decode_bytes == layers + head
+
+
+@pytest.mark.parametrize("token", [-1, 49152])
+def test_no_row_outside_of_the_packed_table_is_read(smol: NativeLlama, token: int):
+    with torch.inference_mode(), pytest.raises(IndexError, match="49152"):
+        smol.decode([token], smol.new_cache())
 
 
 def test_sizes_without_whole_groups_are_left_to_other_levels(tmp_path: Path):

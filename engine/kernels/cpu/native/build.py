@@ -32,11 +32,14 @@ def build() -> Path:
     compiler = find_compiler()
     folder = cache_folder()
     path = folder / f"baton-{_key(compiler)}.so"
-    if not path.exists():
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                _compile(compiler, path)
+    try:
+        if not path.exists():
+            with (folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not path.exists():
+                    _compile(compiler, path)
+    except OSError as error:
+        raise _unusable(folder, error.strerror) from None
     return path
 
 
@@ -54,22 +57,26 @@ def find_compiler() -> str:
 
 def cache_folder() -> Path:
     """This user's own folder for built code, made if needed. Raises NativeUnavailableError."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "baton" / "native"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "baton" / "native"
     try:
+        folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
-    except OSError as error:
-        raise NativeUnavailableError(
-            f"The folder {folder} for built code cannot be used ({error.strerror}). "
-            "Name another one by XDG_CACHE_HOME, or choose another level."
-        ) from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
+        raise _unusable(folder, str(error)) from None
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise NativeUnavailableError(
             f"The folder {folder} holds code that is run, but others may write to it. Make it "
             "yours alone (chmod 700), or choose another level."
         )
     return folder
+
+
+def _unusable(folder: Path, why: str) -> NativeUnavailableError:
+    return NativeUnavailableError(
+        f"The folder {folder} for built code cannot be used ({why}). "
+        "Name another one by XDG_CACHE_HOME, or choose another level."
+    )
 
 
 def _key(compiler: str) -> str:

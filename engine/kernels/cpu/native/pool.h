@@ -23,6 +23,8 @@
 
 #if defined(__x86_64__)
 #define BATON_PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define BATON_PAUSE() asm volatile("yield")
 #else
 #define BATON_PAUSE() std::atomic_signal_fence(std::memory_order_seq_cst)
 #endif
