@@ -60,8 +60,8 @@ Level = Annotated[
     str,
     typer.Option(
         help="How the weights are kept and multiplied: auto, native, fp32, bf16, int8 or int4. "
-        "auto takes native where the processor has AVX-512 VNNI and there is a C++ compiler, "
-        "otherwise the smallest of the others that keeps the file's values."
+        "auto takes native where there are a C++ compiler and AVX2 or AVX-512, otherwise the smallest "
+        "of the others that keeps the file's values."
     ),
 ]
 Threads = Annotated[

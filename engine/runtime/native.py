@@ -28,7 +28,7 @@ OUTSIDE = -1
 # As `pack` in product.h numbers them.
 FILE_TYPES = {"Q4_0": 0, "Q4_1": 1, "Q8_0": 2}
 # With others the step computes the same, but torch's packed products are faster.
-FAST_INSTRUCTIONS = ("avx512-vnni",)
+FAST_INSTRUCTIONS = ("avx512-vnni", "avx2")
 BYTES_PER_GROUP = {FOUR: 20, EIGHT: 34}
 
 

@@ -10,6 +10,8 @@ extern "C" {
 const char *baton_instructions() {
 #if BATON_VNNI
   return "avx512-vnni";
+#elif BATON_AVX2
+  return "avx2";
 #else
   return "portable";
 #endif

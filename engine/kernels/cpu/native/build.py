@@ -39,7 +39,7 @@ def build() -> Path:
                 if not path.exists():
                     _compile(compiler, path)
     except OSError as error:
-        raise _unusable(folder, error.strerror) from None
+        raise _unusable(folder, str(error)) from None
     return path
 
 
