@@ -59,8 +59,9 @@ Model = Annotated[
 Level = Annotated[
     str,
     typer.Option(
-        help="How the weights are kept: auto, fp32, bf16, int8 or int4. "
-        "auto takes the smallest that keeps the file's values."
+        help="How the weights are kept and multiplied: auto, native, fp32, bf16, int8 or int4. "
+        "auto takes native where there are a C++ compiler and AVX2 or AVX-512, otherwise the smallest "
+        "of the others that keeps the file's values."
     ),
 ]
 Threads = Annotated[
@@ -229,7 +230,7 @@ def bench(
     model: Model = "demo",
     levels: Annotated[
         str, typer.Option(help="Levels to measure, the first beside llama.cpp where installed.")
-    ] = "int4,int8,bf16,fp32",
+    ] = "native,int4,int8,bf16,fp32",
     tokens: Annotated[int, typer.Option(min=2, help="Tokens to write in each run.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; the median is shown.")] = 5,
 ) -> None:

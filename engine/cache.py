@@ -43,6 +43,11 @@ class KvCache:
         return self._data.shape[3]
 
     @property
+    def address(self) -> int:
+        """Where the tensor begins in memory; another one after `reserve` had to grow it."""
+        return self._data.data_ptr()
+
+    @property
     def size_bytes(self) -> int:
         return self._data.nbytes
 

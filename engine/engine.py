@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from engine.card import card_from_gguf
+from engine.kernels import NATIVE
 from engine.machine import core_count, processor
 from engine.memory import memory_for
 from engine.metrics import Gauge
 from engine.models import Model, best_level, load_model
+from engine.runtime.native import native_label
 from engine.sampling import choose
 from engine.stopping import StopText
 from engine.tokenizer import IncrementalDecoder, Tokenizer
@@ -117,11 +119,12 @@ class Engine:
     ) -> Engine:
         """Open a GGUF file and pack its weights.
 
-        `level` is one of `engine.kernels.KERNELS`, or "auto" for the smallest that keeps the
-        file's values. `threads` is torch's, for the whole process; see `default_threads`. `context_tokens` shortens the model's context, never lengthens it.
+        `level` is one of `engine.kernels.LEVELS`, or "auto" for `best_level`. `threads` is torch's,
+        for the whole process (see `default_threads`), and the native level's own (all cores by
+        default). `context_tokens` shortens the model's context, never lengthens it.
 
-        Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError, and ValueError for a
-        level that does not exist.
+        Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError,
+        NativeUnavailableError, and ValueError for a level that does not exist.
         """
         torch.set_num_threads(threads or default_threads())
         file = GgufFile.open(path)
@@ -129,6 +132,8 @@ class Engine:
             level = best_level(file)
         with memory_for("the model's weights"), torch.inference_mode():
             model = load_model(file, level, context_tokens)
+        if threads:
+            model.use_threads(threads)
         card = card_from_gguf(file, name=name or Path(path).stem, numerics=numerics(file, level))
         return cls(model, replace(card, context_tokens=model.context_tokens), chunk_tokens)
 
@@ -165,6 +170,7 @@ class Engine:
         if not self._closed:
             self.forget()
             self._closed = True
+            self.model.close()
 
     def _take(self) -> None:
         if self._closed:
@@ -232,7 +238,8 @@ class Engine:
 def default_threads() -> int:
     """One core less than this process may use, so the rest of Baton has one; from 1 to 8.
 
-    All threads meet after every product and wait for the slowest. Measured on two cores with
+    It is for torch's: the native level has its own, which share a busy core well, and uses all.
+    torch's meet after every product and wait for the slowest. Measured on two cores with
     SmolLM2 at int4: on a quiet machine two threads are 1.5 times as fast as one, on a busy one
     (docs/results/2026-11-30-offline-cpu.json) nine times as slow. A node that has a machine to
     itself should be given all its cores.
@@ -246,4 +253,6 @@ def numerics(file: GgufFile, level: str) -> str:
     The processor's name is in it because the libraries choose their kernels by it. The number of
     threads is not: results were equal to the bit with one and with two.
     """
+    if level == NATIVE:
+        level = native_label()
     return f"{file.sha256()[:16]}/{level}/{processor()}/torch {torch.__version__}"

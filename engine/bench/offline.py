@@ -29,8 +29,8 @@ from engine.tokenizer import Tokenizer
 from engine.types import Finished, GenerateRequest, SamplingParams
 
 SHORT_PROMPT_TOKENS, LONG_PROMPT_TOKENS = 37, 512
-# ours over llama.cpp, both at the better of their thread counts
-RATIO_GOAL = 1.0
+# ours over llama.cpp, both at the better of their thread counts; what the CPU path is to reach
+RATIO_GOAL = 2.3
 BANDWIDTH_SAMPLE_BYTES = 512 * 2**20
 
 
@@ -53,6 +53,7 @@ class Contender:
 def ours(level: str, engine: Engine, threads: int) -> Contender:
     def answer(prompt_ids: Sequence[int], tokens: int) -> Run:
         torch.set_num_threads(threads)
+        engine.model.use_threads(threads)
         engine.forget()
         request = GenerateRequest(tuple(prompt_ids), tokens, SamplingParams(temperature=0))
         last = list(engine.generate(request, threading.Event()))[-1]
@@ -176,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="GGUF file; the demo model by default")
     parser.add_argument(
-        "--levels", default="int4,int8,bf16,fp32", help="of ours, the first beside llama.cpp"
+        "--levels", default="native,int4,int8,bf16,fp32", help="of ours, the first beside llama.cpp"
     )
     parser.add_argument("--tokens", type=int, default=64, help="tokens to write per run")
     parser.add_argument("--rounds", type=int, default=5)

@@ -4,6 +4,7 @@ The packed products give their results in bfloat16, where logits near 25 lie 0.1
 coarse to choose a token by. So the head is read twice: all rows by the packed product, then those
 within RESCORE_BELOW of the largest once more from the file's own values in float32. What is
 chosen greedily, and what sampling mostly chooses from, is as fine as the hidden state allows.
+The native step's results are float32 and need that only where it had to round the table.
 """
 
 from __future__ import annotations
@@ -41,17 +42,29 @@ class TableRows:
         return torch.from_numpy(dequantise(raw, self._type)).view(len(raw), -1)
 
 
-class Head:
-    """Token ids to hidden states, hidden states to logits."""
+class Tables:
+    """Token ids to hidden states, and the exact logits of few tokens; holds no weights itself."""
 
-    def __init__(self, file: GgufFile, embedding: str, head: str, level: str, width: int) -> None:
+    def __init__(self, file: GgufFile, embedding: str, head: str, width: int) -> None:
         """Raises ModelFileError when a table is missing or not [V, width]."""
         vocabulary = file.tensors[embedding].shape[0] if embedding in file.tensors else 0
-        for name in (embedding, head):
-            Rows(file, [name], (vocabulary, width))
+        Rows(file, [embedding], (vocabulary, width))
+        self.head_rows = Rows(file, [head], (vocabulary, width))
         self.embed = TableRows(file, embedding)
         self._exact_rows = TableRows(file, head)
-        self._product = KERNELS[HEAD_LEVELS[level]](Rows(file, [head], (vocabulary, width)))
+
+    def rescore(self, logits: Tensor, hidden: Tensor) -> None:
+        """Make the best of logits [V] exact, in place. hidden [1, D] float32, already normed."""
+        best = _near_the_top(logits.numpy())
+        logits[best] = self._exact_rows(best) @ hidden.squeeze(0)
+
+
+class Head:
+    """Hidden states to logits by a packed product."""
+
+    def __init__(self, tables: Tables, level: str) -> None:
+        self._tables = tables
+        self._product = KERNELS[HEAD_LEVELS[level]](tables.head_rows)
         self._rescore = level != "fp32"
 
     @property
@@ -62,13 +75,12 @@ class Head:
         """hidden [1, D] float32, already normed -> [V] float32."""
         logits = self._product(hidden).squeeze(0).to(torch.float32)
         if self._rescore:
-            best = self._near_the_top(logits.numpy())
-            logits[best] = self._exact_rows(best) @ hidden.squeeze(0)
+            self._tables.rescore(logits, hidden)
         return logits
 
-    @staticmethod
-    def _near_the_top(logits: NDArray[np.float32]) -> NDArray[np.intp]:
-        near = np.flatnonzero(logits >= logits.max() - RESCORE_BELOW)
-        if len(near) > MOST_RESCORED:
-            near = near[np.argsort(-logits[near], kind="stable")[:MOST_RESCORED]]
-        return near
+
+def _near_the_top(logits: NDArray[np.float32]) -> NDArray[np.intp]:
+    near = np.flatnonzero(logits >= logits.max() - RESCORE_BELOW)
+    if len(near) > MOST_RESCORED:
+        near = near[np.argsort(-logits[near], kind="stable")[:MOST_RESCORED]]
+    return near

@@ -5,17 +5,23 @@ A newcomer copies `llama.py`, changes the config, the names and the block, and a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from engine.cache import KvCache
-from engine.kernels import KERNELS
-from engine.models.llama import Llama
+from engine.kernels import LEVELS, NATIVE
+from engine.kernels.cpu.native.build import NativeUnavailableError
+from engine.models.llama import Llama, LlamaConfig
+from engine.models.llama_native import NativeLlama, fits
+from engine.runtime.native import FAST_INSTRUCTIONS, native_instructions
 from engine.types import ModelFileError
 from engine.weights.gguf import GgufFile
 from engine.weights.rows import UNPACK_4BIT
+
+log = logging.getLogger(__name__)
 
 
 class Model(Protocol):
@@ -38,6 +44,10 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor: ...
 
+    def use_threads(self, count: int) -> None: ...
+
+    def close(self) -> None: ...
+
 
 class Loader(Protocol):
     def __call__(self, file: GgufFile, level: str, context_tokens: int | None) -> Model: ...
@@ -47,28 +57,53 @@ class Loader(Protocol):
 MODELS: Mapping[str, Loader] = {
     "llama": Llama,
 }
+# The same for the level `native`, as far as there is a step in C++.
+NATIVE_MODELS: Mapping[str, Loader] = {
+    "llama": NativeLlama,
+}
 
 
 def load_model(file: GgufFile, level: str, context_tokens: int | None = None) -> Model:
     """Raises ModelFileError for an unknown architecture, ValueError for an unknown level."""
-    architecture = str(file.metadata.get("general.architecture", "none"))
-    loader = MODELS.get(architecture)
-    if loader is None:
+    architecture = _architecture(file)
+    if architecture not in MODELS:
         raise ModelFileError(
             f"The model's architecture is {architecture!r}. "
             f"This engine knows: {', '.join(sorted(MODELS))}. Choose another model."
         )
-    if level not in KERNELS:
-        raise ValueError(f"unknown level {level!r}; there are {', '.join(KERNELS)}")
-    return loader(file, level, context_tokens)
+    if level not in LEVELS:
+        raise ValueError(f"unknown level {level!r}; there are {', '.join(LEVELS)}")
+    if level != NATIVE:
+        return MODELS[architecture](file, level, context_tokens)
+    if not _native_fits(file):
+        raise NativeUnavailableError(
+            "The native level does not know models of this architecture or these sizes. "
+            "Choose another level."
+        )
+    return NATIVE_MODELS[architecture](file, level, context_tokens)
 
 
 def best_level(file: GgufFile) -> str:
-    """The smallest level that keeps the file's values: `int4` where they are 4-bit already.
+    """`native` where it can run as fast as it is meant to; else the smallest that keeps the values.
 
-    Rounding anything else to 4 bits costs quality that nobody has checked, so it gets `int8`.
+    That is `int4` where the file's are 4-bit already. Rounding anything else to 4 bits costs
+    quality that nobody has checked, so it gets `int8`.
     """
+    if _native_fits(file):
+        try:
+            if native_instructions() in FAST_INSTRUCTIONS:
+                return NATIVE
+        except NativeUnavailableError as error:
+            log.warning("The native level is not available: %s", error)
     layers = [
         t.quant_type.name for t in file.tensors.values() if len(t.shape) == 2 and "blk." in t.name
     ]
     return "int4" if all(kind in UNPACK_4BIT for kind in layers) else "int8"
+
+
+def _architecture(file: GgufFile) -> str:
+    return str(file.metadata.get("general.architecture", "none"))
+
+
+def _native_fits(file: GgufFile) -> bool:
+    return _architecture(file) in NATIVE_MODELS and fits(LlamaConfig.read(file))

@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.cache import KvCache
 from engine.kernels import KERNELS, Product
 from engine.layers.attention import Attend, attend_chunk, attend_rows
-from engine.layers.head import Head
+from engine.layers.head import Head, Tables
 from engine.layers.norm import Norm, rms_norm, rms_norm_rows
 from engine.layers.rope import rope_frequencies, rope_table, rotate
 from engine.layers.swiglu import swiglu
@@ -122,16 +122,22 @@ class Llama:
             for n in range(self.config.layers)
         ]
         self._final_norm = _vector(file, FINAL_NORM, self.config.width)
-        layers = self._matrices(file, level)
-        self._decode = Phase(layers, rms_norm_rows, attend_rows)
-        # Measured: from 8 rows on bfloat16 is faster than the packed products, at 128 twice as fast.
-        dense = layers if level in ("fp32", "bf16") else self._matrices(file, "bf16")
-        self._prefill = Phase(dense, rms_norm, attend_chunk)
-        head = HEAD if HEAD in file.tensors else EMBEDDING  # absent where the two are one table
-        self._head = Head(file, EMBEDDING, head, level, self.config.width)
         self._rotations = self._rope_table(file)
+        head = HEAD if HEAD in file.tensors else EMBEDDING  # absent where the two are one table
+        self._tables = Tables(file, EMBEDDING, head, self.config.width)
+        dense = self._matrices(file, "fp32" if level == "fp32" else "bf16")
+        self._prefill = Phase(dense, rms_norm, attend_chunk)
+        self._pack(file)
         query_scale = torch.full((self.config.heads, 1), self.config.head_width**-0.5)
         self._head_scales = torch.cat([query_scale, torch.ones(self.config.kv_heads, 1)])
+
+    def _pack(self, file: GgufFile) -> None:
+        """Make ready what decode needs."""
+        # Measured: from 8 rows on bfloat16 is faster than the packed products, at 128 twice as fast.
+        dense = self._prefill.layers
+        layers = dense if self.level in ("fp32", "bf16") else self._matrices(file, self.level)
+        self._decode = Phase(layers, rms_norm_rows, attend_rows)
+        self._head = Head(self._tables, self.level)
 
     @property
     def decode_bytes(self) -> int:
@@ -165,11 +171,17 @@ class Llama:
         """[1, D] -> [V] float32."""
         return self._head.logits(rms_norm_rows(hidden, self._final_norm, self.config.norm_eps))
 
+    def use_threads(self, count: int) -> None:
+        """torch's own threads are set for the whole process by who loads the model."""
+
+    def close(self) -> None:
+        """Nothing is held that the interpreter does not free by itself."""
+
     def _forward(self, phase: Phase, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         c = self.config
         start, end = cache.length, cache.length + len(token_ids)
         cache.reserve(end)
-        h = self._head.embed(token_ids)  # [T, D] float32
+        h = self._tables.embed(token_ids)  # [T, D] float32
         # [T, (H + K) E / 2]: the same rotation for every head, queries scaled for their scores
         rotations = (self._rotations[start:end] * self._head_scales).flatten(1)
         split = c.heads * c.head_width

@@ -6,7 +6,7 @@ matrix, one product instead of three.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,7 @@ class Rows:
         """Raises ModelFileError when the tensors together are not of this shape [N, K]."""
         self._file = file
         self._names = tuple(names)
+        self.shape = shape
         found = [file.tensors[name].shape for name in names if name in file.tensors]
         whole = (sum(part[0] for part in found), shape[1])
         if len(found) != len(names) or any(part[1:] != shape[1:] for part in found):
@@ -44,6 +45,11 @@ class Rows:
                 f"{', '.join(names)} in the model file have the shapes {found}, which do not make "
                 f"{shape}. Download or convert the model again."
             )
+
+    @property
+    def types(self) -> set[str]:
+        """What the tensors are stored as."""
+        return {self._file.tensors[name].quant_type.name for name in self._names}
 
     def float32(self) -> Tensor:
         """[N, K] float32, exactly the values the file stands for."""
@@ -58,6 +64,22 @@ class Rows:
             torch.cat([part.scale for part in parts]),
             torch.cat([part.minimum for part in parts]),
         )
+
+    def blocks(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Type and blocks [rows, bytes of a row] uint8 of each tensor, for products that read those.
+
+        Q4_0 and Q4_1 as the file has them where all tensors are such; otherwise all of them as
+        Q8_0, which is what the file has or the nearest to it.
+        """
+        four = self.types <= set(UNPACK_4BIT)
+        for name in self._names:
+            tensor = self._file.tensors[name]
+            kind = tensor.quant_type.name
+            if four or kind == "Q8_0":
+                raw = np.asarray(self._file.raw(name))
+            else:
+                kind, raw = "Q8_0", quantise_q8_0(self._file.dequantised(name))
+            yield kind, raw.reshape(tensor.shape[0], -1)
 
     def _groups_of(self, name: str) -> Groups4Bit:
         tensor = self._file.tensors[name]
@@ -102,3 +124,13 @@ def quantise_4bit(weight: Tensor) -> Groups4Bit:
     steps = (groups - minimum.unsqueeze(-1)) / scale.clamp_min(1e-30).unsqueeze(-1)
     codes = steps.round_().clamp_(0, 15).to(torch.uint8)
     return Groups4Bit(codes.flatten(-2), scale, minimum)
+
+
+def quantise_q8_0(weight: np.ndarray) -> np.ndarray:
+    """[N, K] float32 -> Q8_0 blocks [N, K / 32 * 34] uint8: float16 scale, 32 signed bytes."""
+    groups = weight.reshape(len(weight), -1, GROUP)
+    scale = (np.abs(groups).max(-1) / 127).astype(np.float16)
+    steps = groups / np.maximum(scale.astype(np.float32), 1e-30)[..., None]
+    codes = np.clip(np.rint(steps), -127, 127).astype(np.int8).view(np.uint8)
+    blocks = np.concatenate([scale[..., None].view(np.uint8), codes], axis=-1)
+    return blocks.reshape(len(weight), -1)

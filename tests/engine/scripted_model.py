@@ -26,6 +26,7 @@ class ScriptedModel:
         # called with the cache's length before every pass; may raise
         self.before_pass: Callable[[int], None] = lambda _length: None
         self.passes: list[int] = []
+        self.closed = False
 
     def new_cache(self) -> KvCache:
         return KvCache(1, 1, 2, self.context_tokens, torch.float32)
@@ -40,6 +41,12 @@ class ScriptedModel:
         row = torch.zeros(self._vocabulary)
         row[self._script[int(hidden)]] = 1.0
         return row
+
+    def use_threads(self, count: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
     def _run(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         self.before_pass(cache.length)

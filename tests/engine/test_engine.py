@@ -25,6 +25,7 @@ from engine.types import (
     SamplingParams,
     Step,
 )
+from tests.engine.native import native_or_skip
 from tests.engine.references import (
     CAP,
     CAP_TEXT,
@@ -286,9 +287,10 @@ def test_a_suspended_answer_leaves_the_caller_s_torch_mode_alone(smollm2_card):
 
 
 def test_a_closed_engine_says_so(smollm2_card):
-    engine, _ = scripted(smollm2_card, COUNT.answer_ids)
+    engine, model = scripted(smollm2_card, COUNT.answer_ids)
     engine.close()
     engine.close()
+    assert model.closed
     with pytest.raises(EngineError, match="closed"):
         ask(engine)
 
@@ -296,7 +298,16 @@ def test_a_closed_engine_says_so(smollm2_card):
 def test_load_shortens_the_context_and_never_lengthens_it(smollm2_path: Path):
     engine = Engine.load(smollm2_path, threads=1, context_tokens=100, name="small")
     assert (engine.card.name, engine.card.context_tokens) == ("small", 100)
-    assert engine.card.numerics.startswith("b179c9523d0e6a0f/int4/")
+    engine.close()
+
+
+@pytest.mark.parametrize("level", ["int4", "native"])
+def test_the_numerics_label_names_file_and_level(smollm2_path: Path, level: str):
+    if level == "native":
+        native_or_skip()
+    engine = Engine.load(smollm2_path, threads=1, context_tokens=100, level=level)
+    assert engine.card.numerics.startswith(f"b179c9523d0e6a0f/{level}")
+    engine.close()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path):

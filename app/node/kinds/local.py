@@ -100,12 +100,12 @@ class LocalKind:
         # torch comes in here, and takes seconds
         from engine.demo_model import demo_model_path
         from engine.engine import Engine
-        from engine.kernels import KERNELS
+        from engine.kernels import LEVELS
 
         model = self._model
-        if model.level not in ("auto", *KERNELS):
+        if model.level not in ("auto", *LEVELS):
             raise EngineError(
-                f"There is no kernel level {model.level!r}. Choose auto, {', '.join(KERNELS)}."
+                f"There is no kernel level {model.level!r}. Choose auto, {', '.join(LEVELS)}."
             )
         path, name = model.path, model.name
         if path == DEMO:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from engine import models
+from engine.kernels.cpu.native.build import NativeUnavailableError
 from engine.models import best_level, load_model
 from engine.models.llama import Llama
 from engine.types import ModelFileError
@@ -46,10 +48,7 @@ def by_level(smollm2: GgufFile) -> dict[str, Llama]:
 
 
 @pytest.mark.parametrize("reference", [COUNT, FIB, CAP], ids=["count", "fib", "cap"])
-def test_default_level_gives_the_reference_answers(
-    smollm2: GgufFile, by_level: dict[str, Llama], reference: Reference
-):
-    assert best_level(smollm2) == "int4"
+def test_4_bit_level_gives_the_reference_answers(by_level: dict[str, Llama], reference: Reference):
     assert greedy(by_level["int4"], reference) == reference.answer_ids
 
 
@@ -189,5 +188,32 @@ def test_a_level_that_does_not_exist_is_refused(smollm2: GgufFile):
         load_model(smollm2, "int2")
 
 
-def test_a_file_of_finer_weights_is_not_squeezed_into_4_bits(tmp_path: Path):
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> str:
+        raise NativeUnavailableError("There is no C++ compiler.")
+
+    monkeypatch.setattr(models, "native_instructions", unavailable)
+
+
+def test_the_native_level_is_chosen_where_its_instructions_are(
+    smollm2: GgufFile, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(models, "native_instructions", lambda: "avx512-vnni")
+    assert best_level(smollm2) == "native"
+    monkeypatch.setattr(models, "native_instructions", lambda: "portable")
+    assert best_level(smollm2) == "int4"
+
+
+def test_without_a_compiler_a_4_bit_file_gets_the_packed_products_and_the_log_says_why(
+    smollm2: GgufFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    without_compiler(monkeypatch)
+    assert best_level(smollm2) == "int4"
+    assert "no C++ compiler" in caplog.text
+
+
+def test_a_file_of_finer_weights_is_not_squeezed_into_4_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    without_compiler(monkeypatch)
     assert best_level(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf"))) == "int8"
