@@ -34,13 +34,13 @@ class Outbox:
         self.tokens = 0
 
     def put_reading(self, reading: Reading) -> None:
-        is_last = reading.done_tokens >= reading.prompt_tokens
+        is_last = reading.done_tokens >= reading.total_tokens
         if not is_last and reading.t_ms < self._reading_ms + READING_EVERY_MS:
             return
         self._reading_ms = reading.t_ms
         data = {
             "done": reading.done_tokens,
-            "total": reading.prompt_tokens,
+            "total": reading.total_tokens,
             "cached": reading.cached_tokens,
             "t_ms": round(reading.t_ms, 3),
         }

@@ -91,7 +91,7 @@ async def test_reading_then_steps_then_one_finished(opened: tuple[NodeKind, Mode
     assert order.count(Finished) == 1
     assert isinstance(events[0], Reading)
     last_reading = [event for event in events if isinstance(event, Reading)][-1]
-    assert last_reading.done_tokens == last_reading.prompt_tokens == len(work.prompt_ids)
+    assert last_reading.done_tokens == last_reading.total_tokens == len(work.prompt_ids)
     times = [event.t_ms for event in events if not isinstance(event, Finished)]
     assert times == sorted(times)
 
