@@ -76,13 +76,15 @@ class NodeDesk:
         reply: list[bytes] = await self._run(operations.TAKE, node, boot)
         if not reply:
             return None
-        generation, fence, payload, seat, queued_ms = reply
+        generation, fence, payload, seat, queued_ms, stream_length, same_numerics = reply
         return Assignment(
             generation=generation.decode(),
             fence=int(fence),
             payload=payload,
             seat=seat.decode(),
             queued_ms=float(queued_ms),
+            stream_length=int(stream_length),
+            same_numerics=same_numerics == b"1",
         )
 
     async def finished(self, node: str, boot: str, *, generation: str, fence: int) -> None:

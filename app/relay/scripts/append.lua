@@ -30,7 +30,7 @@ if count > 0 then
     redis.call('XADD', stream, '*', 'k', ARGV[i], 'd', ARGV[i + 1])
   end
   redis.call('HSET', hash, 'writer', writer, 'written', int(math.max(written, first) + count),
-    'bytes', int(bytes))
+    'bytes', int(bytes), 'wrote_at', int(now_ms()))
   redis.call('EXPIRE', stream, orphan_seconds)
   redis.call('PUBLISH', p .. 'bell:' .. gen, ARGV[#ARGV - 1])
 end
