@@ -170,7 +170,7 @@ class Story:
 
     def _read_prompt(self, entry: Entry) -> None:
         data = entry.data
-        if self._wrote:
+        if self._wrote or "exact" in data:
             # nobody reads the prompt again but another node
             self._time.moved()
             self._moved = Moved(self._tokens, bool(data.get("exact")))

@@ -59,7 +59,10 @@ class Agent:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing more; the running answer may go on for the grace. Twice: end it now."""
+        """Take nothing more; the running answer may go on for the grace, then another node has it.
+
+        Twice: at once.
+        """
         answer = self._post.answer
         if answer is not None:
             loop = asyncio.get_running_loop()
@@ -152,7 +155,9 @@ class Agent:
             return
 
     async def _serve(self, assignment: Assignment) -> None:
-        if self._post.kept_seat not in (None, assignment.seat):
+        # what another node began is read from the start: only so is its text the same
+        is_ours = assignment.seat == self._post.kept_seat and not assignment.stream_length
+        if self._post.kept_seat is not None and not is_ours:
             await self._forget()
         answer = Answer(assignment, self._kind, self._writer, self._settings)
         self._post.begin(answer, assignment.seat)

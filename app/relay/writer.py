@@ -9,7 +9,9 @@ from typing import Any, Literal
 import orjson
 
 from app.errors import AppError, FencedError
-from app.relay.types import Appended, EntryKind
+from app.relay.reader import BEGINNING, RelayReader
+from app.relay.types import Appended, Entry, EntryKind
+from app.relay.written import Written
 from app.store.client import Store
 from app.store.keys import pool_prefix
 from app.store.scripts import load_script
@@ -46,6 +48,7 @@ class RelayWriter:
 
     def __init__(self, store: Store, pool: str) -> None:
         self._store = store
+        self._pool = pool
         self._prefix = pool_prefix(pool)
         # tells this writer's count of entries from that of an earlier process
         self._name = secrets.token_hex(8)
@@ -87,18 +90,35 @@ class RelayWriter:
         fence: int,
         kind: Literal["done", "failed"],
         data: Mapping[str, Any],
+        *,
+        held: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the last entry; a repeat with the same fence changes nothing.
 
-        Raises FencedError when the generation is another node's by now, or gone;
+        `held` is the data of a `delta` without tokens: text that waited for more and belongs to the
+        answer after all. It goes in the same step, so that a stream which may be continued never
+        shows it. Raises FencedError when the generation is another node's by now, or gone;
         StoreUnavailableError.
         """
         verdict = await self._store.run(
-            _END, [self._prefix], [generation, fence, kind, _encode(data)]
+            _END,
+            [self._prefix],
+            [generation, fence, kind, _encode(data), _encode(held) if held else b""],
         )
         self._confirmed.pop((generation, fence), None)
         if verdict == b"fenced":
             raise FencedError
+
+    async def written(self, generation: str) -> Written:
+        """What lies in the stream already. Raises GenerationNotFoundError when it is gone,
+        StoreUnavailableError, KeyError for entries of a foreign version."""
+        reader = RelayReader(self._store)
+        entries: list[Entry] = []
+        while page := await reader.read(
+            self._pool, generation, entries[-1].id if entries else BEGINNING
+        ):
+            entries += page
+        return Written.of(entries)
 
 
 def _encode(data: Mapping[str, Any]) -> bytes:
