@@ -34,7 +34,7 @@ STATE_EVERY_MS = 4500.0
 # numbers that others move (how many wait, the wait to expect) are told this often at most
 SLOW_STATE_MS = 1000.0
 
-_RETURNED = "Your node failed. You are first in line for the next one."
+_RETURNED = "Your node is gone. You are first in line for the next one."
 _ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
 
 

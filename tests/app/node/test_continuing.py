@@ -9,14 +9,21 @@ from dataclasses import replace
 
 import pytest
 
+from app.line.types import Assignment
+from app.node.answer import Answer
 from app.node.kinds import scripted_model
 from app.node.kinds.scripted import Script, ScriptedKind
+from app.relay.reader import RelayReader
 from app.relay.types import Entry
+from app.relay.writer import RelayWriter
+from app.settings import Settings
 from app.store.client import Store
 from app.store.keys import pool_prefix
 from app.work import Work
 from engine.types import Event, ModelCard, SamplingParams
 from tests.app.node.desk import POOL, Place, text_of, tokens_of, work
+from tests.app.relay import generations as relay
+from tests.app.relay.generations import delta, put_generation
 from tests.waiting import until
 
 FAST = Script(tokens_per_second=5000, prefill_ms_per_token=0)
@@ -202,6 +209,17 @@ async def test_tokens_that_cannot_be_read_end_it(place: Place, store: Store):
             agent.stop()
             entries = await place.ended(generation)
     assert (entries[-1].kind, entries[-1].data["code"]) == ("failed", "engine_error")
+
+
+async def test_a_stream_that_is_not_what_the_line_counted_is_not_continued(store: Store):
+    await put_generation(store)
+    writer = RelayWriter(store, relay.POOL)
+    await writer.append("g1", 7, [("delta", delta("half a", n=2))])
+    kind, payload = ScriptedKind(FAST), work().to_bytes()
+    await Answer(Assignment("g1", 7, payload, "u:1", 0.0, 2), kind, writer, Settings()).run()
+    entries = await RelayReader(store).read(relay.POOL, "g1")
+    assert [entry.kind for entry in entries] == ["delta", "failed"]
+    assert "could not read what is written" in entries[-1].data["message"]
 
 
 def test_what_is_continued_never_travels_with_the_question():

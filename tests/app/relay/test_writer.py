@@ -179,3 +179,20 @@ def test_an_entry_knows_whether_it_is_last_and_when_it_came() -> None:
     assert Entry("1700000000123-4", "done", {}).is_last
     assert not Entry("1-0", "delta", {}).is_last
     assert Entry("1700000000123-4", "delta", {}).store_ms == 1_700_000_000_123
+
+
+async def test_text_held_back_stands_right_before_the_end_and_once(
+    store: Store, writer: RelayWriter
+) -> None:
+    await put_generation(store)
+    await writer.append("g1", 7, [("delta", delta("shown"))])
+    for _ in range(2):
+        await writer.end("g1", 7, "done", DONE, held=delta(" held", n=0))
+    assert await texts(store) == ["shown", " held", "done"]
+
+
+async def test_a_fenced_end_leaves_no_text_behind(store: Store, writer: RelayWriter) -> None:
+    await put_generation(store, fence=8)
+    with pytest.raises(FencedError):
+        await writer.end("g1", 7, "done", DONE, held=delta("late"))
+    assert await texts(store) == []
