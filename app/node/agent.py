@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -166,8 +167,36 @@ class Agent:
         finally:
             self._post.end()
         # a node that goes says so by leaving: "finished" would ask for the next job
-        if not self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        if answer.is_handed_over:
+            await self._hand_over(answer)
+        else:
             await self._say_finished(answer)
+
+    async def _hand_over(self, answer: Answer) -> None:
+        """Said until it is heard: the line would have this node begin once more.
+
+        Not before this node is in touch again, or what it is given next would end like this one.
+        """
+        self._heart.beat_now()
+        in_touch = asyncio.create_task(self._heart.touch.wait())
+        await _first_of(in_touch, self._stopping)
+        in_touch.cancel()
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            try:
+                await self._desk.finished(
+                    self._info.id,
+                    self._info.boot,
+                    generation=answer.generation,
+                    fence=answer.fence,
+                    handed_over=True,
+                )
+            except StoreUnavailableError:
+                await backoff.wait(unless=self._stopping)
+            else:
+                return
 
     async def _refuse(self, assignment: Assignment) -> None:
         """An assignment older than one seen already: a store that lost its last seconds brings it
@@ -198,7 +227,7 @@ class Agent:
             log.warning("could not say goodbye; the line will notice", node=self._info.id)
 
 
-async def _first_of(task: asyncio.Task[None], event: asyncio.Event) -> None:
+async def _first_of(task: asyncio.Task[Any], event: asyncio.Event) -> None:
     """Wait until the task is done or the event is set."""
     waiting = asyncio.create_task(event.wait())
     try:

@@ -5,7 +5,8 @@ waits for the store, and the store sees whole frames. The store may be away for 
 made is kept and sent when it is back, and the fence decides whether it still counts.
 
 An answer that another node began is continued: its tokens are read from the stream first. A node
-that is shut down in the middle of an answer leaves it to the next one in the same way.
+that is shut down in the middle of an answer, or loses touch with the store, hands it over: it writes
+what it made and no last entry.
 """
 
 from __future__ import annotations
@@ -46,10 +47,8 @@ log = structlog.get_logger(__name__)
 # Why an answer ends early: somebody asked, or the node itself cannot go on.
 StopReason = CancelReason | Literal["store_lost", "node_stopped"]
 
-_STORE_LOST = (
-    "The node lost touch with the line in the middle of this answer. "
-    "What was written is kept; ask again for the rest."
-)
+# Then another node goes on, or this one under a new fence.
+_HANDED_OVER = ("store_lost", "node_stopped")
 
 
 class Answer:
@@ -65,6 +64,8 @@ class Answer:
         self._writer = writer
         self._cancel = threading.Event()
         self._outbox = Outbox(settings.frame_ms)
+        # it ended here without its end
+        self.is_handed_over = False
         self._written = Written()
         self._says_exact = False
         self._finished: Finished | None = None
@@ -225,7 +226,7 @@ class Answer:
     # -- how it ended -----------------------------------------------------------------------------
 
     def _last_entry(self) -> tuple[Literal["done", "failed"], dict[str, Any]] | None:
-        """None: the node goes, and another one can go on with what is written."""
+        """None: the answer is handed over, and goes on from what is written."""
         error = self._refused or self._error
         if error is not None:
             return "failed", entries.failure(error)
@@ -237,10 +238,9 @@ class Answer:
         queued_ms = self._assignment.queued_ms
         if finished.finish_reason != "cancelled":
             return "done", entries.done(finished, finished.finish_reason, None, queued_ms)
-        if self._reason == "node_stopped":
+        if self._reason in _HANDED_OVER:
+            self.is_handed_over = True
             return None
-        if self._reason == "store_lost":
-            return "failed", {"code": self._reason, "message": _STORE_LOST, "retry": True}
         reason = "length" if self._reason == "slice_ended" else "cancelled"
         return "done", entries.done(finished, reason, self._reason, queued_ms)
 

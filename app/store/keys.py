@@ -39,7 +39,8 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
                                     seat, hold, payload, fence (0: nobody may      after its end
                                     append), node, queued_at, assigned_at, cancel,
-                                    ended_at, tries (nodes that fetched it),
+                                    ended_at, tries (nodes that fetched it
+                                    and did not give it back),
                                     length (entries in the stream when assigned),
                                     begun (1: tokens are written), numerics (label
                                     of all nodes that wrote; '': they differ);

@@ -99,3 +99,25 @@ local function look_after(node)
   take_back(ticket)
   changed = true
 end
+
+-- A node that gives its question back in order was not felled by it.
+local function excuse(node)
+  local n = p .. 'n:' .. node
+  local gen = field(n, 'generation')
+  local g = p .. 'g:' .. gen
+  if field(g, 'state') == 'assigned' and field(n, 'taken') == field(n, 'fence') then
+    redis.call('HINCRBY', g, 'tries', -1)
+  end
+end
+
+-- A node that is well again, but could not finish its answer: the answer moves, the node is free.
+local function hand_over(node)
+  local n = p .. 'n:' .. node
+  local ticket = field(n, 'ticket')
+  excuse(node)
+  rescue(ticket, field(n, 'generation'))
+  redis.call('HSET', n, 'done', field(n, 'fence'))
+  free_node(node)
+  take_back(ticket)
+  changed = true
+end

@@ -72,10 +72,12 @@ class FakeNode:
             self.fences.append(taken.fence)
         return taken
 
-    async def finish(self) -> None:
+    async def finish(self, *, handed_over: bool = False) -> None:
         assert self.running is not None
         (generation, fence), self.running = self.running, None
-        await self.desk.finished(self.name, self.boot, generation=generation, fence=fence)
+        await self.desk.finished(
+            self.name, self.boot, generation=generation, fence=fence, handed_over=handed_over
+        )
 
 
 class Hall:

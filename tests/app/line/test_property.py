@@ -197,6 +197,12 @@ class LineMachine(RuleBasedStateMachine):
             node.running = None
 
     @rule(name=nodes)
+    def hand_over(self, name: str) -> None:
+        node = self.hall.nodes.get(name)
+        if node and node.running:
+            self.run(node.finish(handed_over=True))
+
+    @rule(name=nodes)
     def delay_a_report(self, name: str) -> None:
         if node := self.hall.nodes.get(name):
             self.late.append((node, node.running, node.highest_fence))

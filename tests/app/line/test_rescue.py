@@ -226,6 +226,45 @@ async def test_a_node_that_leaves_in_order_hands_its_answer_over(hall: Hall) -> 
     assert (again.generation, again.stream_length) == ("a1", 1)
 
 
+async def test_a_node_that_hands_its_answer_over_is_free_and_may_go_on_itself(hall: Hall) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    await hall.ask("bob", generation="b1")
+    await hall.begin_writing("a1")
+    first = node.highest_fence
+    await node.finish(handed_over=True)
+    again = await taken(node)
+    assert (again.generation, again.stream_length) == ("a1", 1)
+    assert again.fence > first
+    # said once more, because the reply was lost: it changes nothing
+    await node.desk.finished("n1", node.boot, generation="a1", fence=first, handed_over=True)
+    assert (await node.beat()).fence == again.fence
+
+
+@pytest.mark.parametrize("way", ["hand over", "depart"])
+async def test_giving_back_in_order_may_happen_any_number_of_times(hall: Hall, way: str) -> None:
+    node = await hall.node("n1")
+    await hall.ask("ann", generation="a1")
+    for _ in range(6):
+        await taken(node)
+        await hall.begin_writing("a1")
+        if way == "hand over":
+            await node.finish(handed_over=True)
+        else:
+            await node.desk.leave("n1", node.boot)
+            node.running = None
+            await node.come()
+    assert (await taken(node)).stream_length == 6
+
+
+async def test_what_has_ended_is_not_handed_over(hall: Hall) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    await hall.write_end("a1")
+    await node.finish(handed_over=True)
+    assert (await hall.line.seat("ann")).state == "holding"
+
+
 # -- nodes that stand still -----------------------------------------------------------------------
 
 
