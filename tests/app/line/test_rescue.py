@@ -241,6 +241,20 @@ async def test_a_node_that_hands_its_answer_over_is_free_and_may_go_on_itself(ha
     assert (await node.beat()).fence == again.fence
 
 
+async def test_a_late_report_of_an_answer_handed_over_does_not_hold_the_node_back(
+    hall: Hall,
+) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    await hall.begin_writing("a1")
+    second = await hall.node("n2")
+    late = node.running
+    await node.finish(handed_over=True)
+    assert (await taken(second)).generation == "a1"
+    await node.desk.heartbeat("n1", node.boot, running=late, highest_fence=node.highest_fence)
+    assert (await hall.line.pools())[0].idle_nodes == 1
+
+
 @pytest.mark.parametrize("way", ["hand over", "depart"])
 async def test_giving_back_in_order_may_happen_any_number_of_times(hall: Hall, way: str) -> None:
     node = await hall.node("n1")
