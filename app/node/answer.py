@@ -31,7 +31,7 @@ from app.node import entries
 from app.node.backoff import Backoff
 from app.node.kinds.base import NodeKind
 from app.node.outbox import Entry, Outbox
-from app.relay.writer import RelayWriter
+from app.relay.writer import EntriesLostError, RelayWriter
 from app.relay.written import Written
 from app.settings import Settings
 from app.work import Work
@@ -196,6 +196,9 @@ class Answer:
                 await backoff.wait(unless=self._dropped)
             except FencedError:
                 self.drop()
+            except EntriesLostError:
+                self._give_up_for_gap()
+                return
             except AppError as error:
                 # the answer reached a bound of the relay
                 self._refused = error
@@ -220,13 +223,23 @@ class Answer:
                 await backoff.wait(unless=self._dropped)
             except FencedError:
                 self.drop()
+            except EntriesLostError:
+                self._give_up_for_gap()
+                return
             else:
                 return
+
+    def _give_up_for_gap(self) -> None:
+        """The stream lacks entries of this node: whoever reads it anew can go on without a gap."""
+        self.stop("store_lost")
+        self.is_handed_over = True
 
     # -- how it ended -----------------------------------------------------------------------------
 
     def _last_entry(self) -> tuple[Literal["done", "failed"], dict[str, Any]] | None:
         """None: the answer is handed over, and goes on from what is written."""
+        if self.is_handed_over:
+            return None
         error = self._refused or self._error
         if error is not None:
             return "failed", entries.failure(error)

@@ -39,6 +39,14 @@ class AnswerTooLargeError(AppError):
     message = "The answer grew beyond what can be kept, so it was stopped."
 
 
+class EntriesLostError(AppError):
+    """The store forgot entries that it had confirmed: what follows would leave a gap. The answer
+    can be continued from what is there."""
+
+    code = "entries_lost"
+    message = "A part of this answer was lost by the store."
+
+
 class RelayWriter:
     """Writes the streams of one pool.
 
@@ -61,7 +69,8 @@ class RelayWriter:
         """Append entries (not the last one) in one step; say whether somebody asked to stop.
 
         With no entries it only looks. Raises FencedError when this node must stop at once,
-        AnswerTooLargeError at the bounds above (nothing is written), StoreUnavailableError.
+        AnswerTooLargeError at the bounds above (nothing is written), EntriesLostError (nothing is
+        written), StoreUnavailableError.
         """
         key = (generation, fence)
         confirmed = self._confirmed.get(key, 0)
@@ -81,6 +90,8 @@ class RelayWriter:
             raise FencedError
         if verdict == b"full":
             raise AnswerTooLargeError
+        if verdict == b"gap":
+            raise EntriesLostError
         self._confirmed[key] = confirmed + len(entries)
         return Appended(cancel.decode() if cancel else None)
 
@@ -98,13 +109,18 @@ class RelayWriter:
         `held` is the data of a `delta` without tokens: text that waited for more and belongs to the
         answer after all. It goes in the same step, so that a stream which may be continued never
         shows it. Raises FencedError when the generation is another node's by now, or gone;
-        StoreUnavailableError.
+        EntriesLostError, StoreUnavailableError.
         """
         verdict = await self._store.run(
             _END,
             [self._prefix],
-            [generation, fence, kind, _encode(data), _encode(held) if held else b""],
-        )
+            [
+                generation, fence, kind, _encode(data), _encode(held) if held else b"",
+                f"{self._name}:{fence}", self._confirmed.get((generation, fence), 0),
+            ],
+        )  # fmt: skip
+        if verdict == b"gap":
+            raise EntriesLostError
         self._confirmed.pop((generation, fence), None)
         if verdict == b"fenced":
             raise FencedError

@@ -31,6 +31,12 @@ SLOW = Script(tokens_per_second=50, tokens_per_step=1, prefill_ms_per_token=0, a
 EXPECTED = list(scripted_model.answer_ids((1, 2, 3), None, 600))
 # a character of four bytes in the middle of what is cut
 AWKWARD = "🙂世界, naïve 🌶! " * 8
+# what a restart does whose append-only file is a moment behind
+LOSE_THE_LAST_ENTRY = """
+local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+redis.call('XDEL', KEYS[2], last[1])
+return redis.call('HINCRBY', KEYS[1], 'written', -1)
+"""
 
 
 class Other(ScriptedKind):
@@ -195,6 +201,18 @@ async def test_a_node_that_stands_still_loses_its_answer_and_serves_on(store: St
                 return (await place.line.pools())[0].idle_nodes == 2
 
             await until(both_are_free, what="the first one has stopped")
+
+
+async def test_a_store_that_lost_its_last_entries_costs_no_token(place: Place, store: Store):
+    """The node notices that its stream is shorter than what was confirmed, and begins again there."""
+    async with place.node(SLOW):
+        generation = await place.ask(work(max_tokens=60))
+        await place.writing(generation)
+        hash_and_stream = [f"{pool_prefix(POOL)}{letter}:{generation}" for letter in "gs"]
+        await store.command("EVAL", LOSE_THE_LAST_ENTRY, 2, *hash_and_stream)
+        entries = await place.ended(generation, within_seconds=30)
+    assert tokens_of(entries) == EXPECTED[:60]
+    assert exactness(entries) in ([True], [])  # nothing to continue if that was the first token
 
 
 async def test_tokens_that_cannot_be_read_end_it(place: Place, store: Store):
