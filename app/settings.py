@@ -68,6 +68,12 @@ class Settings(BaseSettings):
     node_dead_seconds: Seconds = Field(
         default=5, description="a silent node is declared dead after this"
     )
+    stuck_seconds: Seconds = Field(
+        default=30, description="a node whose answer stands still this long loses it to another"
+    )
+    rescue_seconds: Seconds = Field(
+        default=60, description="an answer whose node failed waits this long for another node"
+    )
 
     # -- streams ----------------------------------------------------------------------------------
     frame_ms: float = Field(

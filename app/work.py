@@ -22,9 +22,14 @@ class Work:
     max_tokens: int
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
+    # what other nodes wrote of the answer, to go on from (see `GenerateRequest`). Does not travel:
+    # a node reads it from the answer's stream.
+    resume_ids: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        fields = asdict(self)
+        del fields["resume_ids"]
+        return orjson.dumps(fields)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Work:

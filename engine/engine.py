@@ -2,6 +2,10 @@
 
     generate -> _read_prompt (prefill, Reading events) -> _write (decode, Step events) -> Finished
 
+An answer that another node began goes on behind its tokens (`resume_ids`): _read_prompt -> _reread
+-> _write. They run through decode, as they did when they were made, so that the cache, and with it
+every further token, is what it would have been. Their text is spelled again without being shown.
+
 One generation at a time. Everything between two yields runs under `torch.inference_mode`; the
 generator itself does not hold it, because a suspended generator would leave it switched on for
 its caller.
@@ -64,17 +68,31 @@ class _Answer:
     def now_ms(self) -> float:
         return (time.perf_counter() - self.request.arrived_s) * 1000
 
-    def reading(self, done_tokens: int) -> Reading:
-        return Reading(done_tokens, len(self.request.prompt_ids), self.cached_tokens, self.now_ms())
+    @property
+    def tokens(self) -> int:
+        """Of the whole answer, those made elsewhere included."""
+        return len(self.request.resume_ids) + self.gauge.tokens
 
-    def step(self, token_id: int, *, ends: bool) -> Step:
-        """Count one token and make its event; a token that ends the answer prints nothing."""
-        t_ms = self.now_ms()
-        self.gauge.add(t_ms, 1)
+    @property
+    def is_over(self) -> bool:
+        return self.finish_reason == "stop" or self.tokens >= self.limit_tokens
+
+    def reading(self, done_tokens: int) -> Reading:
+        total = len(self.request.prompt_ids) + len(self.request.resume_ids)
+        return Reading(done_tokens, total, self.cached_tokens, self.now_ms())
+
+    def spell(self, token_id: int, *, ends: bool) -> str:
+        """The text that one more token sets free; a token that ends the answer prints nothing."""
         text, stopped = ("", True) if ends else self.stops.push(self.decoder.push((token_id,)))
         if stopped:
             self.finish_reason = "stop"
-        return Step((token_id,), text, t_ms)
+        return text
+
+    def step(self, token_id: int, *, ends: bool) -> Step:
+        """Count one token and make its event."""
+        t_ms = self.now_ms()
+        self.gauge.add(t_ms, 1)
+        return Step((token_id,), self.spell(token_id, ends=ends), t_ms)
 
     def finished(self) -> Finished:
         # without a token the whole time was spent on the prompt
@@ -84,7 +102,12 @@ class _Answer:
         text, stopped = self.stops.push(self.decoder.flush())
         return Finished(
             finish_reason=self.finish_reason,
-            usage=Usage(len(self.request.prompt_ids), self.cached_tokens, self.gauge.tokens),
+            usage=Usage(
+                prompt_tokens=len(self.request.prompt_ids),
+                cached_tokens=self.cached_tokens,
+                completion_tokens=self.tokens,
+                resumed_tokens=len(self.request.resume_ids),
+            ),
             timing=Timing(prefill_ms, total_ms - prefill_ms, total_ms),
             speed=self.gauge.speed(),
             accepted=self.gauge.accepted(),
@@ -144,12 +167,19 @@ class Engine:
 
         `cancel` is looked at between chunks and between steps; a cancelled answer ends with what
         was made. Raises PromptTooLongError, OutOfMemoryError, and EngineError when the engine is
-        busy or closed; the engine stays usable.
+        busy or closed, or the tokens are none of this model; the engine stays usable.
         """
         self._take()
         try:
             answer = self._admit(request, cancel)
+            if answer.is_over:
+                # the other node died between the last token and the end
+                yield answer.reading(answer.cached_tokens)
+                yield answer.finished()
+                return
             hidden = yield from self._read_prompt(answer)
+            if hidden is not None:
+                hidden = yield from self._reread(answer, hidden)
             if hidden is not None:
                 yield from self._write(answer, hidden)
             yield answer.finished()
@@ -190,7 +220,7 @@ class Engine:
             or not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocabulary
         ):
             raise EngineError("The prompt is empty or holds tokens that the model does not have.")
-        return _Answer(
+        answer = _Answer(
             request,
             cancel,
             cached_tokens=self._cache.keep_prefix(request.prompt_ids),
@@ -198,6 +228,14 @@ class Engine:
             decoder=self._tokenizer.decoder(request.prompt_ids),
             stops=StopText(request.stop),
         )
+        for token_id in request.resume_ids:
+            if answer.finish_reason == "stop" or not 0 <= token_id < self._vocabulary:
+                raise EngineError(
+                    "What is written of this answer does not come from this model, so it cannot be "
+                    "continued here. Ask again."
+                )
+            answer.spell(token_id, ends=token_id in self._stop_ids)
+        return answer
 
     def _read_prompt(self, answer: _Answer) -> Generator[Reading, None, Tensor | None]:
         """Prefill what is not cached. Returns the last token's hidden state, None if cancelled."""
@@ -212,17 +250,27 @@ class Engine:
             yield answer.reading(self._cache.length)
         return hidden
 
+    def _reread(self, answer: _Answer, hidden: Tensor) -> Generator[Reading, None, Tensor | None]:
+        """Decode the tokens to continue from. Returns like `_read_prompt`."""
+        for token_id in answer.request.resume_ids:
+            if answer.cancel.is_set():
+                answer.finish_reason = "cancelled"
+                return None
+            hidden = self._decode(token_id)
+            yield answer.reading(self._cache.length)
+        return hidden
+
     def _write(self, answer: _Answer, hidden: Tensor) -> Iterator[Step]:
         """Decode until a stop token, a stop text, the limit, or cancel."""
         sampling = answer.request.sampling
-        while answer.gauge.tokens < answer.limit_tokens:
+        while answer.tokens < answer.limit_tokens:
             if answer.cancel.is_set():
                 answer.finish_reason = "cancelled"
                 return
             with torch.inference_mode():
                 token_id = choose(self.model.logits(hidden), sampling, self._cache.length)
             yield answer.step(token_id, ends=token_id in self._stop_ids)
-            if answer.finish_reason == "stop" or answer.gauge.tokens == answer.limit_tokens:
+            if answer.is_over:
                 return
             hidden = self._decode(token_id)
 

@@ -17,6 +17,8 @@ Conventions, the same in all of them:
   inside the answer: t0 <= t - 1000 and t <= the last step. In the first second live counts every
   step after the first.
 * Where no time passed (one step, or all steps at one moment) a rate is not measurable: 0.0.
+* Of an answer that another node began, a node measures its own steps only, from the moment the
+  question reached it; `Usage.resumed_tokens` says how many tokens were made before.
 * A step that comes with an earlier time than the one before it counts at that one's time.
 """
 
@@ -148,6 +150,8 @@ class SessionTotals:
     # completion tokens without those of each answer's first step, and the time that they took
     decode_tokens: int = 0
     decode_ms: float = 0.0
+    # completion tokens that were made in `total_ms`: all but those an answer was resumed with
+    measured_tokens: int = 0
     total_ms: float = 0.0
     peak: float = 0.0
 
@@ -156,6 +160,7 @@ class SessionTotals:
         self.answers += 1
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
+        self.measured_tokens += usage.completion_tokens - usage.resumed_tokens
         self.reasoning_tokens += usage.reasoning_tokens
         # the average was made from a whole number of tokens, so this gives it back exactly
         self.decode_tokens += round(finished.speed.average * timing.decode_ms / 1000.0)
@@ -168,5 +173,5 @@ class SessionTotals:
         return Speed(
             peak=max(self.peak, average),
             average=average,
-            e2e=_per_second(self.completion_tokens, self.total_ms),
+            e2e=_per_second(self.measured_tokens, self.total_ms),
         )

@@ -56,17 +56,24 @@ class GenerateRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     # texts that end the answer; neither they nor a part of them is ever shown
     stop: tuple[str, ...] = ()
+    # The answer's first tokens, made by another node: this one goes on behind them. They count in
+    # `max_tokens` and in `Usage.completion_tokens`. Of their text nothing comes again, and what
+    # they leave held back (half a character, a possible stop text) comes as soon as it is free: the
+    # text of the steps that made them and the text that comes now are together the whole answer.
+    resume_ids: tuple[int, ...] = ()
     # time.perf_counter() when the request reached the node
     arrived_s: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Progress of the prefill: before the first chunk and after each one."""
+    """Progress of the reading: before the first chunk, after each one, and after each token of
+    `resume_ids`."""
 
-    # prompt tokens in the cache now, those reused from an earlier turn included
+    # tokens in the cache now, those reused from an earlier turn included
     done_tokens: int
-    prompt_tokens: int
+    # tokens to read: the prompt, and behind it `resume_ids`
+    total_tokens: int
     # of these, how many were already in the cache when the request came
     cached_tokens: int
     t_ms: float
@@ -90,11 +97,16 @@ class Usage:
     # every token the model made, the one that ended the answer included
     completion_tokens: int
     reasoning_tokens: int = 0
+    # of the completion tokens, those that were in `resume_ids`
+    resumed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Phases on the node's clock, in milliseconds. Time in the line is not the engine's."""
+    """Phases on the node's clock, in milliseconds. Time in the line is not the engine's.
+
+    Of a continued answer only what happened here: its "first token" is the first new one.
+    """
 
     # request reached the node -> first token left the engine (this is TTFT)
     prefill_ms: float
@@ -106,7 +118,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second by the definitions of `engine/metrics.py`."""
+    """Tokens per second by the definitions of `engine/metrics.py`.
+
+    Of a continued answer only its new tokens count: those of `resume_ids` were made elsewhere.
+    """
 
     peak: float
     average: float
@@ -115,7 +130,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Tokens per step: 1 everywhere without speculation."""
+    """Tokens per step: 1 everywhere without speculation. Steps of this node only."""
 
     mean: float
     min: int

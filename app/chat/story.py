@@ -34,7 +34,7 @@ STATE_EVERY_MS = 4500.0
 # numbers that others move (how many wait, the wait to expect) are told this often at most
 SLOW_STATE_MS = 1000.0
 
-_RETURNED = "Your node failed. You are first in line for the next one."
+_RETURNED = "Your node is gone. You are first in line for the next one."
 _ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
 
 
@@ -170,7 +170,7 @@ class Story:
 
     def _read_prompt(self, entry: Entry) -> None:
         data = entry.data
-        if self._wrote:
+        if self._wrote or "exact" in data:
             # nobody reads the prompt again but another node
             self._time.moved()
             self._moved = Moved(self._tokens, bool(data.get("exact")))

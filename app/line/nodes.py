@@ -76,21 +76,26 @@ class NodeDesk:
         reply: list[bytes] = await self._run(operations.TAKE, node, boot)
         if not reply:
             return None
-        generation, fence, payload, seat, queued_ms = reply
+        generation, fence, payload, seat, queued_ms, stream_length, same_numerics = reply
         return Assignment(
             generation=generation.decode(),
             fence=int(fence),
             payload=payload,
             seat=seat.decode(),
             queued_ms=float(queued_ms),
+            stream_length=int(stream_length),
+            same_numerics=same_numerics == b"1",
         )
 
-    async def finished(self, node: str, boot: str, *, generation: str, fence: int) -> None:
+    async def finished(
+        self, node: str, boot: str, *, generation: str, fence: int, handed_over: bool = False
+    ) -> None:
         """Nothing runs on the node any more. Repeating it, or saying it too late, changes nothing.
 
-        A generation without a last event by now ends as failed, code "node_error".
+        A generation without a last event by now is given to the next free node if it is
+        `handed_over`; else it ends as failed, code "node_error".
         """
-        await self._run(operations.FINISHED, node, boot, generation, fence)
+        await self._run(operations.FINISHED, node, boot, generation, fence, int(handed_over))
 
     async def wait(self, node: str, timeout_seconds: float) -> str | None:
         """Wait for the doorbell: "job" (then `take`), "cancel" (then `heartbeat`), None: time-out.

@@ -7,7 +7,12 @@ import orjson
 from app.settings import Settings
 from app.store.scripts import load_script
 
-_PRELUDES = (("app.store", "generation"), ("app.line", "_tickets"), ("app.line", "_pump"))
+_PRELUDES = (
+    ("app.store", "generation"),
+    ("app.line", "_tickets"),
+    ("app.line", "_rescue"),
+    ("app.line", "_pump"),
+)
 _PLACES = (*_PRELUDES, ("app.line", "_places"))
 
 SUBMIT = load_script("app.line", "submit", preludes=_PLACES)
@@ -38,5 +43,7 @@ def limits_of(settings: Settings) -> bytes:
         "cap": settings.answer_cap_seconds,
         "dead": settings.node_dead_seconds,
         "stop": _STOP_FACTOR * settings.node_dead_seconds,
+        "rescue": settings.rescue_seconds,
+        "stuck": settings.stuck_seconds,
     }
     return orjson.dumps({name: round(1000 * value) for name, value in seconds.items()})

@@ -106,6 +106,10 @@ class Assignment:
     seat: str
     # time in the line, for the turn's timing
     queued_ms: float
+    # entries that other nodes left in the stream; their tokens are where this one goes on
+    stream_length: int = 0
+    # all those nodes had this one's numerics label: equal arithmetic, equal text
+    same_numerics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -59,7 +60,10 @@ class Agent:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing more; the running answer may go on for the grace. Twice: end it now."""
+        """Take nothing more; the running answer may go on for the grace, then another node has it.
+
+        Twice: at once.
+        """
         answer = self._post.answer
         if answer is not None:
             loop = asyncio.get_running_loop()
@@ -152,7 +156,9 @@ class Agent:
             return
 
     async def _serve(self, assignment: Assignment) -> None:
-        if self._post.kept_seat not in (None, assignment.seat):
+        # what another node began is read from the start: only so is its text the same
+        is_ours = assignment.seat == self._post.kept_seat and not assignment.stream_length
+        if self._post.kept_seat is not None and not is_ours:
             await self._forget()
         answer = Answer(assignment, self._kind, self._writer, self._settings)
         self._post.begin(answer, assignment.seat)
@@ -161,8 +167,36 @@ class Agent:
         finally:
             self._post.end()
         # a node that goes says so by leaving: "finished" would ask for the next job
-        if not self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        if answer.is_handed_over:
+            await self._hand_over(answer)
+        else:
             await self._say_finished(answer)
+
+    async def _hand_over(self, answer: Answer) -> None:
+        """Said until it is heard: the line would have this node begin once more.
+
+        Not before this node is in touch again, or what it is given next would end like this one.
+        """
+        self._heart.beat_now()
+        in_touch = asyncio.create_task(self._heart.touch.wait())
+        await _first_of(in_touch, self._stopping)
+        in_touch.cancel()
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            try:
+                await self._desk.finished(
+                    self._info.id,
+                    self._info.boot,
+                    generation=answer.generation,
+                    fence=answer.fence,
+                    handed_over=True,
+                )
+            except StoreUnavailableError:
+                await backoff.wait(unless=self._stopping)
+            else:
+                return
 
     async def _refuse(self, assignment: Assignment) -> None:
         """An assignment older than one seen already: a store that lost its last seconds brings it
@@ -193,7 +227,7 @@ class Agent:
             log.warning("could not say goodbye; the line will notice", node=self._info.id)
 
 
-async def _first_of(task: asyncio.Task[None], event: asyncio.Event) -> None:
+async def _first_of(task: asyncio.Task[Any], event: asyncio.Event) -> None:
     """Wait until the task is done or the event is set."""
     waiting = asyncio.create_task(event.wait())
     try:

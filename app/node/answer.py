@@ -3,6 +3,10 @@
 The engine's side and the sending side run side by side, joined by an `Outbox`: the engine never
 waits for the store, and the store sees whole frames. The store may be away for a while; what was
 made is kept and sent when it is back, and the fence decides whether it still counts.
+
+An answer that another node began is continued: its tokens are read from the stream first. A node
+that is shut down in the middle of an answer, or loses touch with the store, hands it over: it writes
+what it made and no last entry.
 """
 
 from __future__ import annotations
@@ -11,25 +15,29 @@ import asyncio
 import threading
 import time
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, Literal
 
 import structlog
 
-from app.errors import AppError, FencedError, StoreUnavailableError
+from app.errors import (
+    AppError,
+    FencedError,
+    GenerationNotFoundError,
+    StoreUnavailableError,
+)
 from app.line.types import Assignment, CancelReason
+from app.node import entries
 from app.node.backoff import Backoff
 from app.node.kinds.base import NodeKind
 from app.node.outbox import Entry, Outbox
-from app.relay.writer import RelayWriter
+from app.relay.writer import EntriesLostError, RelayWriter
+from app.relay.written import Written
 from app.settings import Settings
 from app.work import Work
 from engine.types import (
     EngineError,
     Finished,
-    ModelFileError,
-    OutOfMemoryError,
-    PromptTooLongError,
     Reading,
     Step,
 )
@@ -39,12 +47,8 @@ log = structlog.get_logger(__name__)
 # Why an answer ends early: somebody asked, or the node itself cannot go on.
 StopReason = CancelReason | Literal["store_lost", "node_stopped"]
 
-_NODE_FAILED = {
-    "store_lost": "The node lost touch with the line in the middle of this answer. "
-    "What was written is kept; ask again for the rest.",
-    "node_stopped": "The node was shut down in the middle of this answer. "
-    "What was written is kept; ask again for the rest.",
-}
+# Then another node goes on, or this one under a new fence.
+_HANDED_OVER = ("store_lost", "node_stopped")
 
 
 class Answer:
@@ -60,6 +64,10 @@ class Answer:
         self._writer = writer
         self._cancel = threading.Event()
         self._outbox = Outbox(settings.frame_ms)
+        # it ended here without its end
+        self.is_handed_over = False
+        self._written = Written()
+        self._says_exact = False
         self._finished: Finished | None = None
         self._error: EngineError | None = None
         # the relay would take no more of it
@@ -104,10 +112,37 @@ class Answer:
                 "Ask again once both are updated."
             )
         else:
-            await self._generate_and_send(work)
+            await self._go_on(work)
         if not self._dropped.is_set():
             await self._end()
         self._log_end()
+
+    async def _go_on(self, work: Work) -> None:
+        """Generate and send, behind what other nodes wrote."""
+        try:
+            if self._assignment.stream_length:
+                self._written = await self._read_written()
+        except (GenerationNotFoundError, KeyError, TypeError, ValueError) as error:
+            log.error("unreadable answer", generation=self.generation, error=repr(error))
+            self._error = EngineError(
+                "The node could not read what is written of this answer, so it ends here. Ask again."
+            )
+        else:
+            await self._generate_and_send(replace(work, resume_ids=self._written.ids))
+
+    async def _read_written(self) -> Written:
+        """Raises ValueError when that is not what the line counted."""
+        backoff = Backoff()
+        while not self._dropped.is_set():
+            try:
+                written = await self._writer.written(self.generation)
+            except StoreUnavailableError:
+                await backoff.wait(unless=self._dropped)
+            else:
+                if written.length != self._assignment.stream_length:
+                    raise ValueError(f"{written.length} entries are there")
+                return written
+        return Written()
 
     async def _generate_and_send(self, work: Work) -> None:
         async with asyncio.TaskGroup() as both:
@@ -130,32 +165,40 @@ class Answer:
     def _take_event(self, event: Reading | Step | Finished) -> None:
         match event:
             case Reading():
-                self._outbox.put_reading(event)
+                self._outbox.put_reading(event, exact=self._exactness(event))
             case Step():
                 self._outbox.put_step(event)
             case Finished():
                 self._finished = event
-                if event.text:
-                    # held back until now, made by tokens that were counted before
-                    self._outbox.put_step(Step((), event.text, event.timing.total_ms))
+
+    def _exactness(self, reading: Reading) -> bool | None:
+        """Said once, by a node that continues: whether its text is the one it would have been."""
+        if self._says_exact or not self._written.ids:
+            return None
+        self._says_exact = True
+        is_cold = self._written.was_cold and reading.cached_tokens == 0
+        return is_cold and self._assignment.same_numerics
 
     # -- the sending side -------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        while (entries := await self._outbox.take()) is not None:
+        while (due := await self._outbox.take()) is not None:
             if self._refused is None:
-                await self._append(entries)
+                await self._append(due)
 
-    async def _append(self, entries: list[Entry]) -> None:
+    async def _append(self, due: list[Entry]) -> None:
         """One append, repeated while the store is away: the writer skips what had arrived."""
         backoff = Backoff()
         while not self._dropped.is_set():
             try:
-                appended = await self._writer.append(self.generation, self.fence, entries)
+                appended = await self._writer.append(self.generation, self.fence, due)
             except StoreUnavailableError:
                 await backoff.wait(unless=self._dropped)
             except FencedError:
                 self.drop()
+            except EntriesLostError:
+                self._give_up_for_gap()
+                return
             except AppError as error:
                 # the answer reached a bound of the relay
                 self._refused = error
@@ -173,46 +216,46 @@ class Answer:
         backoff = Backoff()
         while not self._dropped.is_set():
             try:
-                await self._writer.end(self.generation, self.fence, *last)
+                await self._writer.end(
+                    self.generation, self.fence, *last, held=entries.held(self._finished)
+                )
             except StoreUnavailableError:
                 await backoff.wait(unless=self._dropped)
             except FencedError:
                 self.drop()
+            except EntriesLostError:
+                self._give_up_for_gap()
+                return
             else:
                 return
+
+    def _give_up_for_gap(self) -> None:
+        """The stream lacks entries of this node: whoever reads it anew can go on without a gap."""
+        self.stop("store_lost")
+        self.is_handed_over = True
 
     # -- how it ended -----------------------------------------------------------------------------
 
     def _last_entry(self) -> tuple[Literal["done", "failed"], dict[str, Any]] | None:
-        """None: nothing was written and the node goes; another one can start afresh."""
+        """None: the answer is handed over, and goes on from what is written."""
+        if self.is_handed_over:
+            return None
         error = self._refused or self._error
         if error is not None:
-            return "failed", _failure(error)
+            return "failed", entries.failure(error)
         finished = self._finished
         if finished is None:
-            return "failed", _failure(EngineError("The engine ended without a result. Ask again."))
+            return "failed", entries.failure(
+                EngineError("The engine ended without a result. Ask again.")
+            )
+        queued_ms = self._assignment.queued_ms
         if finished.finish_reason != "cancelled":
-            return "done", self._done(finished, finished.finish_reason, None)
-        if self._reason == "node_stopped" and not self._outbox.tokens:
+            return "done", entries.done(finished, finished.finish_reason, None, queued_ms)
+        if self._reason in _HANDED_OVER:
+            self.is_handed_over = True
             return None
-        if self._reason in _NODE_FAILED:
-            message = _NODE_FAILED[self._reason]
-            return "failed", {"code": self._reason, "message": message, "retry": True}
         reason = "length" if self._reason == "slice_ended" else "cancelled"
-        return "done", self._done(finished, reason, self._reason)
-
-    def _done(
-        self, finished: Finished, finish_reason: str, stop_reason: str | None
-    ) -> dict[str, Any]:
-        timing = {"queue_ms": self._assignment.queued_ms, **asdict(finished.timing)}
-        return {
-            "finish_reason": finish_reason,
-            "stop_reason": stop_reason,
-            "usage": asdict(finished.usage),
-            "timing": {name: round(value, 3) for name, value in timing.items()},
-            "tps": asdict(finished.speed),
-            "accepted": asdict(finished.accepted),
-        }
+        return "done", entries.done(finished, reason, self._reason, queued_ms)
 
     def _log_end(self) -> None:
         finished = self._finished
@@ -235,19 +278,3 @@ def _readable(payload: bytes) -> Work:
     if type(work.max_tokens) is not int or work.max_tokens < 1:
         raise ValueError("max_tokens is no positive number")
     return work
-
-
-def _failure(error: EngineError | AppError) -> dict[str, Any]:
-    """The data of a `failed` entry: the error's own sentence, a code by its class."""
-    match error:
-        case AppError():
-            code, retry = error.code, False
-        case PromptTooLongError():
-            code, retry = "prompt_too_long", False
-        case ModelFileError():
-            code, retry = "model_file", False
-        case OutOfMemoryError():
-            code, retry = "out_of_memory", True
-        case _:
-            code, retry = "engine_error", True
-    return {"code": code, "message": str(error), "retry": retry}

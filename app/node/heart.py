@@ -49,6 +49,9 @@ class Heart:
         self._hurry = asyncio.Event()
         self._heard_s = time.monotonic()
         self._in_touch = True
+        # cleared when `watch` gives up an answer, set when the line is heard in time again
+        self.touch = asyncio.Event()
+        self.touch.set()
         self._heard_in_a_row = 0
         self._settled = False
         self._comebacks = 0
@@ -84,6 +87,7 @@ class Heart:
         while True:
             left_seconds = self._heard_s + self._stop_seconds - time.monotonic()
             if left_seconds <= 0 and self._post.answer is not None:
+                self.touch.clear()
                 self._post.answer.stop("store_lost")
             await asyncio.sleep(left_seconds if left_seconds > 0 else self._every_seconds / 4)
 
@@ -141,6 +145,8 @@ class Heart:
 
     def _heard(self, sent_s: float) -> None:
         self._heard_s = sent_s
+        if time.monotonic() < sent_s + self._stop_seconds:
+            self.touch.set()
         if not self._in_touch:
             log.info("the store is back", node=self._info.id)
         self._in_touch = True

@@ -33,17 +33,20 @@ class Outbox:
         # tokens put in so far
         self.tokens = 0
 
-    def put_reading(self, reading: Reading) -> None:
-        is_last = reading.done_tokens >= reading.prompt_tokens
+    def put_reading(self, reading: Reading, *, exact: bool | None = None) -> None:
+        """`exact` goes with the first report of a node that continues an answer."""
+        is_last = reading.done_tokens >= reading.total_tokens
         if not is_last and reading.t_ms < self._reading_ms + READING_EVERY_MS:
             return
         self._reading_ms = reading.t_ms
-        data = {
+        data: dict[str, Any] = {
             "done": reading.done_tokens,
-            "total": reading.prompt_tokens,
+            "total": reading.total_tokens,
             "cached": reading.cached_tokens,
             "t_ms": round(reading.t_ms, 3),
         }
+        if exact is not None:
+            data["exact"] = exact
         self._entries.append(("reading", data))
         self._due.set()
 

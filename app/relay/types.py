@@ -2,16 +2,20 @@
 
 The data of each kind, as JSON (times: ms since the request reached the node, on its clock):
 
-reading  {"done", "total", "cached", "t_ms"}                              prompt tokens so far
+reading  {"done", "total", "cached", "t_ms"}    tokens read so far: the prompt and, where another
+          node's answer is continued, its tokens. The first of such a node also has "exact": whether
+          the text will certainly be the one that the other node would have written
 delta    {"text", "channel": "text" | "reasoning", "n": tokens in this frame, "ids": their ids,
           "t_ms": of its last token, "steps": [[t_ms, n], ...]}
 done     {"finish_reason": "stop" | "length" | "cancelled", "stop_reason": null | "slice_ended" | ...,
-          "usage": {prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens},
+          "usage": {prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens,
+                    resumed_tokens: of the completion tokens, those that other nodes made},
           "timing": {queue_ms, prefill_ms, decode_ms, total_ms},
           "tps": {peak, average, e2e}, "accepted": {mean, min, max}}
 failed   {"code", "message": a sentence for a person, "retry": whether trying again helps}
 
-Exactly one `done` or `failed` ends a stream, and it is the last entry.
+Exactly one `done` or `failed` ends a stream, and it is the last entry. Times, `timing`, `tps` and
+`accepted` are those of the node that wrote them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from typing import Any, Literal
 import orjson
 
 from app.errors import AppError, FencedError
-from app.relay.types import Appended, EntryKind
+from app.relay.reader import BEGINNING, RelayReader
+from app.relay.types import Appended, Entry, EntryKind
+from app.relay.written import Written
 from app.store.client import Store
 from app.store.keys import pool_prefix
 from app.store.scripts import load_script
@@ -37,6 +39,14 @@ class AnswerTooLargeError(AppError):
     message = "The answer grew beyond what can be kept, so it was stopped."
 
 
+class EntriesLostError(AppError):
+    """The store forgot entries that it had confirmed: what follows would leave a gap. The answer
+    can be continued from what is there."""
+
+    code = "entries_lost"
+    message = "A part of this answer was lost by the store."
+
+
 class RelayWriter:
     """Writes the streams of one pool.
 
@@ -46,6 +56,7 @@ class RelayWriter:
 
     def __init__(self, store: Store, pool: str) -> None:
         self._store = store
+        self._pool = pool
         self._prefix = pool_prefix(pool)
         # tells this writer's count of entries from that of an earlier process
         self._name = secrets.token_hex(8)
@@ -58,7 +69,8 @@ class RelayWriter:
         """Append entries (not the last one) in one step; say whether somebody asked to stop.
 
         With no entries it only looks. Raises FencedError when this node must stop at once,
-        AnswerTooLargeError at the bounds above (nothing is written), StoreUnavailableError.
+        AnswerTooLargeError at the bounds above (nothing is written), EntriesLostError (nothing is
+        written), StoreUnavailableError.
         """
         key = (generation, fence)
         confirmed = self._confirmed.get(key, 0)
@@ -78,6 +90,8 @@ class RelayWriter:
             raise FencedError
         if verdict == b"full":
             raise AnswerTooLargeError
+        if verdict == b"gap":
+            raise EntriesLostError
         self._confirmed[key] = confirmed + len(entries)
         return Appended(cancel.decode() if cancel else None)
 
@@ -87,18 +101,40 @@ class RelayWriter:
         fence: int,
         kind: Literal["done", "failed"],
         data: Mapping[str, Any],
+        *,
+        held: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the last entry; a repeat with the same fence changes nothing.
 
-        Raises FencedError when the generation is another node's by now, or gone;
-        StoreUnavailableError.
+        `held` is the data of a `delta` without tokens: text that waited for more and belongs to the
+        answer after all. It goes in the same step, so that a stream which may be continued never
+        shows it. Raises FencedError when the generation is another node's by now, or gone;
+        EntriesLostError, StoreUnavailableError.
         """
         verdict = await self._store.run(
-            _END, [self._prefix], [generation, fence, kind, _encode(data)]
-        )
+            _END,
+            [self._prefix],
+            [
+                generation, fence, kind, _encode(data), _encode(held) if held else b"",
+                f"{self._name}:{fence}", self._confirmed.get((generation, fence), 0),
+            ],
+        )  # fmt: skip
+        if verdict == b"gap":
+            raise EntriesLostError
         self._confirmed.pop((generation, fence), None)
         if verdict == b"fenced":
             raise FencedError
+
+    async def written(self, generation: str) -> Written:
+        """What lies in the stream already. Raises GenerationNotFoundError when it is gone,
+        StoreUnavailableError, KeyError for entries of a foreign version."""
+        reader = RelayReader(self._store)
+        entries: list[Entry] = []
+        while page := await reader.read(
+            self._pool, generation, entries[-1].id if entries else BEGINNING
+        ):
+            entries += page
+        return Written.of(entries)
 
 
 def _encode(data: Mapping[str, Any]) -> bytes:

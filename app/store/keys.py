@@ -31,12 +31,21 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     idle                    zset    node -> idle since (ms)                        with the state
     owes                    zset    node that has to fetch its question, or to     until it does
                                     stop it -> when it is given up on (ms)
+    alive                   zset    node with a fetched question -> a moment (ms)  with that question
+                                    at or before its last sign of life in it
+    rescue                  zset    generation with tokens that waits for another  with that wait
+                                    node -> when it is given up (ms)
     inbox:<node>            list    doorbell of the node: "job", "cancel"          60 s
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
                                     seat, hold, payload, fence (0: nobody may      after its end
                                     append), node, queued_at, assigned_at, cancel,
-                                    ended_at, tries (nodes that fetched it);
-                                    the relay's: writer, written (entries), bytes
+                                    ended_at, tries (nodes that fetched it
+                                    and did not give it back),
+                                    length (entries in the stream when assigned),
+                                    begun (1: tokens are written), numerics (label
+                                    of all nodes that wrote; '': they differ);
+                                    the relay's: writer, written (entries), bytes,
+                                    wrote_at
     s:<generation>          stream  its events: fields k (kind) and d (JSON)       as g:; 7 days
                                                                                    after an append
     ended                   stream  ended generations that SQL has not taken yet   until taken

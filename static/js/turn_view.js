@@ -28,7 +28,7 @@ export class TurnView {
       "article", { class: "turn" },
       element("h2", { class: "offscreen" }, t("chat.you")), this.#question,
       element("h2", { class: "offscreen" }, t("chat.answer")),
-      this.#note, this.#reasoningFold, this.#answer, this.#error, this.#foot,
+      this.#reasoningFold, this.#answer, this.#note, this.#error, this.#foot,
     );
   }
 

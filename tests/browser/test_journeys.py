@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from app.node.kinds.scripted import Script
-from tests.app.serving import PASSWORD
+from tests.app.serving import PASSWORD, scripted_node
 from tests.browser.site import Site, Visitor
 from tests.waiting import until
 
@@ -183,6 +183,23 @@ async def test_a_failed_answer_says_why_and_can_be_tried_again(site: Site) -> No
     await expect(ada.page.locator(".turn .error")).to_be_visible()
     await expect(ada.answer).to_contain_text("Paragraph 2")
     await expect(ada.foot.get_by_role("button", name="Try again")).to_be_visible()
+
+
+async def test_an_answer_that_moved_says_so_under_its_text(site: Site) -> None:
+    ada = await site.visitor()
+    async with scripted_node(site.store_url, SLOW, name="one", shutdown_grace_seconds=0.01):
+        await ada.sign_up()
+        await ada.ask("Tell me a story.")
+        await expect(ada.answer).to_contain_text("Paragraph 2")
+        await site.node(SLOW, name="two")
+    assert plain(await ada.answered()) == plain(STORY)
+    note = ada.page.locator(".turn .note")
+    await expect(note).to_have_text(
+        re.compile(r"^Continued on another node after token \d+, with exactly the same text\.$")
+    )
+    usage = (await told(ada))["figures"]["usage"]
+    await expect(note).to_contain_text(f"token {usage['resumed_tokens']:,}")
+    await expect(ada.foot).to_contain_text(f"{usage['completion_tokens']:,} tokens")
 
 
 async def test_a_second_question_has_the_first_in_its_conversation(site: Site) -> None:

@@ -20,7 +20,7 @@ class ScriptedModel:
         self, script: Sequence[int], vocabulary: int, prompt_tokens: int, context_tokens: int = 8192
     ) -> None:
         self.context_tokens = context_tokens
-        self._script = tuple(script)
+        self.script = tuple(script)
         self._vocabulary = vocabulary
         self._prompt_tokens = prompt_tokens
         # called with the cache's length before every pass; may raise
@@ -39,7 +39,7 @@ class ScriptedModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         row = torch.zeros(self._vocabulary)
-        row[self._script[int(hidden)]] = 1.0
+        row[self.script[int(hidden)]] = 1.0
         return row
 
     def use_threads(self, count: int) -> None:

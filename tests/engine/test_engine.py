@@ -108,7 +108,7 @@ def test_reading_tells_how_far_the_prompt_is(engine: Engine):
     prompt = counting(1, 60)
     events = [e for e in ask(engine, prompt, 1) if isinstance(e, Reading)]
     assert [e.done_tokens for e in events] == [0, 64, 128, 192, len(prompt)]
-    assert {(e.prompt_tokens, e.cached_tokens) for e in events} == {(len(prompt), 0)}
+    assert {(e.total_tokens, e.cached_tokens) for e in events} == {(len(prompt), 0)}
     assert all(a.t_ms <= b.t_ms for a, b in zip(events, events[1:], strict=False))
 
 

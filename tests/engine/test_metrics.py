@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,6 +174,17 @@ def test_a_session_is_sums_over_sums_and_the_highest_peak() -> None:
     assert totals.decode_tokens == 240
     assert totals.reasoning_tokens == 2
     assert totals.speed() == Speed(peak=100, average=240 / 6, e2e=242 / 6.5)
+
+
+def test_tokens_of_another_node_are_counted_but_not_in_the_speed() -> None:
+    measured = gauge([(100 + 10 * i, 1) for i in range(101)])
+    moved = replace(
+        finished(measured, 100, 1100), usage=Usage(10, 0, 101 + 400, resumed_tokens=400)
+    )
+    totals = SessionTotals()
+    totals.add(moved)
+    assert totals.completion_tokens == 501
+    assert totals.speed() == Speed(peak=100, average=100, e2e=101 / 1.1)
 
 
 def test_an_empty_session_has_no_speed() -> None:

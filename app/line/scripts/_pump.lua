@@ -1,5 +1,5 @@
 -- Shared by the line's operations: what time alone brings about (reaping), and grants.
--- Runs behind _tickets.lua. Every loop is bounded: what is left over waits for the next call, and
+-- Runs behind _rescue.lua. Every loop is bounded: what is left over waits for the next call, and
 -- some replica or node calls at least every second.
 
 local BATCH = 100
@@ -116,6 +116,14 @@ local function pump()
   if now >= held + 2 * limits.dead then
     for _, node in ipairs(due('nodes')) do lose_node(node) end
     for _, node in ipairs(due('owes')) do give_up_on(node) end
+  end
+  if now >= held + limits.stuck then
+    local before = int(now - limits.stuck)
+    local still = redis.call('ZRANGEBYSCORE', p .. 'alive', '-inf', before, 'LIMIT', 0, BATCH)
+    for _, node in ipairs(still) do look_after(node) end
+  end
+  if now >= held + limits.rescue then
+    for _, gen in ipairs(due('rescue')) do give_up_rescue(gen) end
   end
   if now >= held + limits.grace then
     reap_unseen()

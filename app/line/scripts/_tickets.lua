@@ -1,6 +1,6 @@
 -- Shared by the line's operations: tickets, leases, nodes and how each of them ends.
 -- Runs behind app/store/scripts/generation.lua. ARGV[1] is always the limits as JSON (milliseconds):
--- slice, idle, grace, cap, dead, stop. Key table: app/store/keys.py.
+-- slice, idle, grace, cap, dead, stop, rescue, stuck. Key table: app/store/keys.py.
 
 local limits = cjson.decode(ARGV[1])
 local now = now_ms()
@@ -18,6 +18,14 @@ local ENDINGS = {
   unanswerable = {'Every node that began on this question failed before its first word. Ask it differently.', false},
   node_error = {'The node stopped without finishing this answer. Ask again to go on.', true},
 }
+-- The same where a part of the answer is written already, and it waits for another node.
+local BEGUN = {
+  left = 'You stopped this answer while it waited for another node. What was written is kept.',
+  away = 'Nobody was watching any more, so this answer was not continued. What was written is kept.',
+  removed = 'An administrator stopped this answer. What was written is kept.',
+  slice_ended = 'Your time was over before another node went on with this answer. What was written is kept.',
+}
+BEGUN.gone = BEGUN.away
 -- why a question was called off -> what its asker reads when no node had begun on it
 local CALLED_OFF = {stopped = 'left', gone = 'gone', slice_ended = 'slice_ended', admin = 'removed'}
 
@@ -25,10 +33,16 @@ local function field(key, name)
   return redis.call('HGET', key, name) or ''
 end
 
+local function is_begun(gen)
+  return field(p .. 'g:' .. gen, 'begun') == '1'
+end
+
 local function fail(gen, code)
   local ending = ENDINGS[code]
+  local message = is_begun(gen) and BEGUN[code] or ending[1]
+  redis.call('ZREM', p .. 'rescue', gen)
   return end_generation(gen, 'failed',
-    cjson.encode({code = code, message = ending[1], retry = ending[2]}))
+    cjson.encode({code = code, message = message, retry = ending[2]}))
 end
 
 -- Larger than every fence before it, even when the store lost its memory or its clock went back:
@@ -108,6 +122,7 @@ end
 local function free_node(node)
   redis.call('HSET', p .. 'n:' .. node, 'state', 'idle', 'ticket', '', 'generation', '')
   redis.call('ZREM', p .. 'owes', node)
+  redis.call('ZREM', p .. 'alive', node)
   redis.call('ZADD', p .. 'idle', int(now), node)
 end
 
@@ -115,18 +130,19 @@ end
 local function hold_back(node)
   redis.call('HSET', p .. 'n:' .. node, 'state', 'stop', 'ticket', '', 'generation', '',
     'stop_since', int(now))
-  redis.call('ZREM', p .. 'owes', node)
-  redis.call('ZREM', p .. 'idle', node)
+  for _, index in ipairs({'owes', 'alive', 'idle'}) do redis.call('ZREM', p .. index, node) end
 end
 
--- Give one question to the node of the ticket's lease. Every assignment has its own fence.
+-- Give one question to the node of the ticket's lease. Every assignment has its own fence. With it
+-- goes the length of the stream: the node continues what lies there, and nobody else may append.
 local function assign(ticket, node, gen)
   local fence = new_fence()
   redis.call('HSET', p .. 'n:' .. node, 'state', 'leased', 'ticket', ticket, 'fence', fence,
     'generation', gen)
   redis.call('HSET', p .. 't:' .. ticket, 'generation', gen, 'fence', fence)
   redis.call('HSET', p .. 'g:' .. gen, 'state', 'assigned', 'node', node, 'fence', fence,
-    'assigned_at', int(now))
+    'assigned_at', int(now), 'length', redis.call('XLEN', p .. 's:' .. gen))
+  redis.call('ZREM', p .. 'rescue', gen)
   redis.call('ZREM', p .. 'rest', ticket)
   local grace = tonumber(field(p .. 't:' .. ticket, 'grace'))
   redis.call('ZADD', p .. 'seen', 'NX', int(now + grace), ticket)
@@ -161,6 +177,7 @@ local function settle(node)
   local t = p .. 't:' .. ticket
   redis.call('HSET', n, 'generation', '', 'done', field(n, 'fence'))
   redis.call('ZREM', p .. 'owes', node)
+  redis.call('ZREM', p .. 'alive', node)
   redis.call('HSET', t, 'generation', '')
   local ending = field(t, 'ending')
   if ending ~= '' then return end_lease(ticket, ending) end
@@ -205,62 +222,4 @@ local function dismiss(ticket, reason, stop_reason)
   local gen = field(t, 'generation')
   if not stop_running(ticket, stop_reason) then return end
   if gen == '' then end_lease(ticket, reason) else settle(field(t, 'node')) end
-end
-
--- A ticket whose node is lost: to lane r with its open questions, or over.
-local function take_back(ticket)
-  local t = p .. 't:' .. ticket
-  if redis.call('LLEN', p .. 'j:' .. ticket) == 0 then return close_ticket(ticket, 'node_lost') end
-  for _, index in ipairs({'rest', 'leases', 'ending'}) do
-    redis.call('ZREM', p .. index, ticket)
-  end
-  redis.call('HSET', t, 'node', '', 'generation', '', 'fence', '', 'ending', '', 'granted_at', '',
-    'slice_until', '')
-  stand(ticket, 'r')
-end
-
--- A question that brings its node down must not go on to bring down the next, and the next: so
--- many nodes may fetch it (take.lua counts).
-local MOST_TRIES = 3
-
--- What becomes of a question whose node is lost. Not one token written: nobody needs to notice,
--- it is asked again elsewhere. Otherwise what was written is kept and the turn fails.
-local function rescue(ticket, gen)
-  local key = p .. 'g:' .. gen
-  if field(key, 'state') ~= 'assigned' then return end
-  local cancel = field(key, 'cancel')
-  if cancel ~= '' then return fail(gen, CALLED_OFF[cancel] or 'left') end
-  local last = redis.call('XREVRANGE', p .. 's:' .. gen, '+', '-', 'COUNT', 1)[1]
-  -- entries are flat pairs {k, kind, d, data}; only "reading" can come before the first token
-  if last and last[2][2] ~= 'reading' then return fail(gen, 'node_lost') end
-  if (tonumber(field(key, 'tries')) or 0) >= MOST_TRIES then return fail(gen, 'unanswerable') end
-  -- fence 0 is nobody's: a node that only seemed dead can append nothing more
-  redis.call('HSET', key, 'state', 'queued', 'node', '', 'fence', '0', 'assigned_at', '')
-  redis.call('LPUSH', p .. 'j:' .. ticket, gen)
-  redis.call('PUBLISH', p .. 'bell:' .. gen, 'queued')
-end
-
--- A node is dead, restarted or gone: forget it and look after its lease.
-local function lose_node(node)
-  local n = p .. 'n:' .. node
-  local ticket, gen = field(n, 'ticket'), field(n, 'generation')
-  redis.call('DEL', n, p .. 'inbox:' .. node)
-  for _, index in ipairs({'nodes', 'idle', 'owes'}) do
-    redis.call('ZREM', p .. index, node)
-  end
-  changed = true
-  if ticket == '' then return end
-  if gen ~= '' then rescue(ticket, gen) end
-  take_back(ticket)
-end
-
--- A node that reports but does not do its part: its lease ends, no new one until it says that
--- nothing runs. A question that it has not fetched is asked elsewhere; one that it does not stop
--- ends here.
-local function give_up_on(node)
-  local n = p .. 'n:' .. node
-  local ticket, gen = field(n, 'ticket'), field(n, 'generation')
-  if field(n, 'taken') == field(n, 'fence') then fail(gen, 'node_error') else rescue(ticket, gen) end
-  hold_back(node)
-  take_back(ticket)
 end

@@ -2,6 +2,9 @@
 -- KEYS[1] pool prefix. ARGV: limits, node, boot. Result: 1 if it was known, else 0.
 
 local known = field(p .. 'n:' .. ARGV[2], 'boot') == ARGV[3]
-if known then lose_node(ARGV[2]) end
+if known then
+  excuse(ARGV[2])
+  lose_node(ARGV[2])
+end
 pump()
 return known and 1 or 0

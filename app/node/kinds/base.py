@@ -21,6 +21,8 @@ class NodeKind(Protocol):
         """Reading.., Step.., exactly one Finished; or raises EngineError.
 
         `cancel` is looked at between steps: soon after it is set, Finished("cancelled") comes.
+        With `work.resume_ids` the answer goes on behind them; `engine/types.py` says what then
+        counts and what is told.
         """
         ...
 

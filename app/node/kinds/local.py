@@ -66,6 +66,7 @@ class LocalKind:
             max_tokens=work.max_tokens,
             sampling=work.sampling,
             stop=work.stop,
+            resume_ids=work.resume_ids,
         )
         return self._generate(request, cancel)
 

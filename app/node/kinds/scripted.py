@@ -83,11 +83,12 @@ class ScriptedKind:
                 f"The prompt has {len(work.prompt_ids)} tokens and the model reads "
                 f"{self.script.context_tokens}. Shorten the conversation or start a new one."
             )
+        limit = min(work.max_tokens, room)
         play = _Play(self.script, work, cancel, self._take_cached(work.prompt_ids))
-        async with aclosing(play.read()) as readings:
+        async with aclosing(play.read(limit)) as readings:
             async for reading in readings:
                 yield reading
-        async with aclosing(play.write(min(work.max_tokens, room))) as steps:
+        async with aclosing(play.write(limit)) as steps:
             async for step in steps:
                 yield step
         self._kept_ids = (*work.prompt_ids, *play.written)
@@ -127,13 +128,15 @@ class _Play:
         self._last_ms = 0.0
         self._reason: FinishReason = "length"
         self.written: list[int] = []
+        for token_id in work.resume_ids:
+            self._spell([token_id])
 
-    async def read(self) -> AsyncGenerator[Reading, None]:
-        """The prefill, chunk by chunk."""
-        total = len(self._work.prompt_ids)
+    async def read(self, max_tokens: int) -> AsyncGenerator[Reading, None]:
+        """The prefill, chunk by chunk; nothing where the answer is over already."""
+        total = self._total_tokens
         done = self._cached_tokens
         yield self._reading(done)
-        while done < total:
+        while done < total and not self._is_over(max_tokens):
             done = min(done + _CHUNK_TOKENS, total)
             due_ms = (done - self._cached_tokens) * self._script.prefill_ms_per_token
             if not await self._until(due_ms):
@@ -146,13 +149,14 @@ class _Play:
         tokens = scripted_model.answer_ids(
             self._work.prompt_ids, self._script.text, self._script.answer_tokens
         )
+        tokens = itertools.islice(tokens, len(self.written), None)
         first_ms = self._now_ms()
         due_tokens = 0
-        while self._reason == "length" and len(self.written) < max_tokens:
+        while not self._is_over(max_tokens):
             if not await self._obey_script():
                 return
             size = min(sizes.randint(1, self._script.tokens_per_step), self._room(max_tokens))
-            if self.written:
+            if self._gauge.steps:
                 due_tokens += size
             if not await self._until(first_ms + due_tokens * 1000 / self._script.tokens_per_second):
                 return
@@ -168,6 +172,7 @@ class _Play:
                 prompt_tokens=len(self._work.prompt_ids),
                 cached_tokens=self._cached_tokens,
                 completion_tokens=len(self.written),
+                resumed_tokens=len(self._work.resume_ids),
             ),
             timing=Timing(
                 prefill_ms=prefill_ms,
@@ -183,19 +188,31 @@ class _Play:
         self._last_ms = self._now_ms()
         return Reading(
             done_tokens=done_tokens,
-            prompt_tokens=len(self._work.prompt_ids),
+            total_tokens=self._total_tokens,
             cached_tokens=self._cached_tokens,
             t_ms=self._last_ms,
         )
 
     def _step(self, ids: list[int]) -> Step:
-        self.written += ids
         self._last_ms = self._now_ms()
         self._gauge.add(self._last_ms, len(ids))
+        return Step(token_ids=tuple(ids), text=self._spell(ids), t_ms=self._last_ms)
+
+    def _spell(self, ids: list[int]) -> str:
+        """The text that these tokens set free."""
+        self.written += ids
         text, stopped = self._stop.push(self._decoder.push(ids))
         if stopped or ids[-1] == scripted_model.end_token():
             self._reason = "stop"
-        return Step(token_ids=tuple(ids), text=text, t_ms=self._last_ms)
+        return text
+
+    @property
+    def _total_tokens(self) -> int:
+        """To read: the prompt, and what the answer is continued from."""
+        return len(self._work.prompt_ids) + len(self._work.resume_ids)
+
+    def _is_over(self, max_tokens: int) -> bool:
+        return self._reason != "length" or len(self.written) >= max_tokens
 
     def _room(self, max_tokens: int) -> int:
         """Tokens until the next point where something happens."""

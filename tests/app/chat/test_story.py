@@ -79,6 +79,18 @@ def test_a_place_older_than_the_entries_does_not_turn_the_phase_back():
     assert phase(story, 10_000.0) == "answering"
 
 
+def test_a_third_node_has_the_last_word_on_whether_it_is_exact():
+    story = Story("m")
+    story.see(GIVEN)
+    story.take([reading(0), delta(100, 4), reading(0, exact=True), reading(9, 5)])
+    assert states(story, ZERO_MS + 1.0)[-1].moved == Moved(4, exact=True)
+    # the second one died before its first token
+    story.take([reading(0, zero_ms=ZERO_MS + 6000, exact=False)])
+    assert states(story, ZERO_MS + 6001.0)[-1].moved == Moved(4, exact=False)
+    story.take([reading(10, 9, zero_ms=ZERO_MS + 6000), delta(20, zero_ms=ZERO_MS + 6000)])
+    assert states(story, ZERO_MS + 6030.0)[-1].moved == Moved(4, exact=False)
+
+
 def test_a_failed_node_shows_as_lost_and_then_as_moved():
     story = Story("m")
     story.see(GIVEN)

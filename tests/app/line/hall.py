@@ -23,8 +23,11 @@ LONGEST_STEP_SECONDS = 4.0
 
 
 def limits(**changes: float) -> Settings:
-    """Settings with their defaults and these changes, whatever the environment says."""
-    return Settings.model_validate(changes)
+    """Settings with their defaults and these changes, whatever the environment says.
+
+    Nodes here write only when a test says so, which would look like standing still.
+    """
+    return Settings.model_validate({"stuck_seconds": 3600, **changes})
 
 
 def job(generation: str, *, hold: bool = True) -> Job:
@@ -43,9 +46,12 @@ class FakeNode:
     highest_fence: int = 0
     orders: Orders | None = None
     fences: list[int] = field(default_factory=list[int])
+    numerics: str = "label"
 
     async def register(self) -> None:
-        info = NodeInfo(self.name, self.boot, f"node {self.name}", "H200", "scripted", "label")
+        info = NodeInfo(
+            self.name, self.boot, f"node {self.name}", "H200", "scripted", self.numerics
+        )
         await self.desk.register(info, b"card")
 
     async def come(self) -> None:
@@ -66,10 +72,12 @@ class FakeNode:
             self.fences.append(taken.fence)
         return taken
 
-    async def finish(self) -> None:
+    async def finish(self, *, handed_over: bool = False) -> None:
         assert self.running is not None
         (generation, fence), self.running = self.running, None
-        await self.desk.finished(self.name, self.boot, generation=generation, fence=fence)
+        await self.desk.finished(
+            self.name, self.boot, generation=generation, fence=fence, handed_over=handed_over
+        )
 
 
 class Hall:
@@ -86,10 +94,11 @@ class Hall:
         self.watched: set[str] = set()
         self._ids = count(1)
 
-    async def node(self, name: str = "n1", *, pool: str = POOL) -> FakeNode:
-        node = FakeNode(
-            NodeDesk(self.store, pool, self.settings), RelayWriter(self.store, pool), name
-        )
+    async def node(
+        self, name: str = "n1", *, pool: str = POOL, numerics: str = "label"
+    ) -> FakeNode:
+        desk, relay = NodeDesk(self.store, pool, self.settings), RelayWriter(self.store, pool)
+        node = FakeNode(desk, relay, name, numerics=numerics)
         self.nodes[name] = node
         await node.come()
         return node
@@ -99,6 +108,20 @@ class Hall:
     ) -> Place:
         name = generation or f"g{next(self._ids)}"
         return await self.line.submit(POOL, seat, job(name, hold=hold), tier=tier)
+
+    async def ask_at_node(self, seat: str, generation: str, node: FakeNode) -> None:
+        """Ask; `node`, the only free one, fetches it."""
+        await self.ask(seat, generation=generation)
+        await node.take()
+        assert node.running is not None
+
+    async def crash(self) -> None:
+        """The node that runs something dies and is declared dead."""
+        (node,) = (node for node in self.nodes.values() if node.running)
+        node.running = None
+        self.silent.add(node.name)
+        await self.pass_time(self.settings.node_dead_seconds + 1)
+        del self.nodes[node.name]
 
     async def failure(self, generation: str) -> dict[str, str | bool]:
         """The data of a generation's last event, which must be `failed`, and must be the only one."""

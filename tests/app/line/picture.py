@@ -154,6 +154,9 @@ def check_leases(picture: Picture) -> None:
             assert g["state"] in ("assigned", "ended")
         else:
             assert name not in picture.zset("owes")
+        is_fetched = n["generation"] != "" and n.get("taken") == n["fence"]
+        assert (name in picture.zset("alive")) == is_fetched
+    assert set(picture.zset("alive")) <= set(picture.all("n"))
     assert len(leased) == len(set(leased))
     assert {name for name, t in tickets.items() if t["state"] == "granted"} == set(leased)
 
@@ -171,6 +174,8 @@ def check_generations(picture: Picture) -> None:
         else:
             assert not lasts
             assert name not in ended
+        is_moving = g["state"] == "queued" and g.get("begun") == "1"
+        assert (name in picture.zset("rescue")) == is_moving
         listed = [key for key, jobs in picture.lists.items() if name in jobs]
         if g["state"] == "queued":
             assert listed == [f"j:{g['ticket']}"]
@@ -192,10 +197,14 @@ def check_deadlines(picture: Picture, limits_ms: dict[str, int]) -> None:
         ("rest", limits_ms["idle"], people_are_held),
         ("nodes", limits_ms["dead"], nodes_are_held),
         ("owes", limits_ms["stop"], nodes_are_held),
+        ("rescue", limits_ms["rescue"], now < held + limits_ms["rescue"]),
     ):
         for name, deadline in picture.zset(index).items():
             assert deadline <= now + most, (index, name)
             assert is_held or deadline > now, (index, name, now - deadline)
+    for name, alive_at in picture.zset("alive").items():
+        is_held = now < held + limits_ms["stuck"]
+        assert is_held or alive_at > now - limits_ms["stuck"], f"{name} stands still"
     for name, t in picture.all("t").items():
         if t["state"] == "granted" and t["generation"] == "":
             assert name in picture.zset("rest")

@@ -35,10 +35,19 @@ LIMITS = limits(
     reconnect_grace_seconds=10,
     answer_cap_seconds=5,
     node_dead_seconds=5,
+    stuck_seconds=20,
+    rescue_seconds=8,
     max_waiting=4,
     max_questions_per_seat=3,
 )
-LIMITS_MS = {"grace": 10_000, "idle": 6_000, "dead": 5_000, "stop": 10_000}
+LIMITS_MS = {
+    "grace": 10_000,
+    "idle": 6_000,
+    "dead": 5_000,
+    "stop": 10_000,
+    "stuck": 20_000,
+    "rescue": 8_000,
+}
 SEATS: dict[str, tuple[Tier, bool]] = {
     "boss": ("priority", True),
     "ann": ("browser", True),
@@ -186,6 +195,12 @@ class LineMachine(RuleBasedStateMachine):
             self.run(node.finish())
         else:
             node.running = None
+
+    @rule(name=nodes)
+    def hand_over(self, name: str) -> None:
+        node = self.hall.nodes.get(name)
+        if node and node.running:
+            self.run(node.finish(handed_over=True))
 
     @rule(name=nodes)
     def delay_a_report(self, name: str) -> None:

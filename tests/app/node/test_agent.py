@@ -123,18 +123,6 @@ async def test_work_that_cannot_be_read_fails_and_the_node_serves_on(store: Stor
         assert (await place.ended(await place.ask(work())))[-1].kind == "done"
 
 
-async def test_a_stopped_node_ends_its_answer_and_leaves(store: Store):
-    place = Place.on(store, shutdown_grace_seconds=0.05)
-    async with place.node(SLOW) as agent:
-        generation = await place.ask(work(max_tokens=1000))
-        await place.writing(generation)
-        agent.stop()
-        entries = await place.ended(generation)
-    assert entries[-1].data["code"] == "node_stopped"
-    assert entries[-1].data["retry"] is True
-    assert all(pool.nodes == 0 for pool in await place.line.pools())
-
-
 async def test_a_stopped_node_may_finish_within_the_grace(store: Store):
     place = Place.on(store, shutdown_grace_seconds=60)
     async with place.node(Script(tokens_per_second=200)) as agent:

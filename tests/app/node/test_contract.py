@@ -91,7 +91,7 @@ async def test_reading_then_steps_then_one_finished(opened: tuple[NodeKind, Mode
     assert order.count(Finished) == 1
     assert isinstance(events[0], Reading)
     last_reading = [event for event in events if isinstance(event, Reading)][-1]
-    assert last_reading.done_tokens == last_reading.prompt_tokens == len(work.prompt_ids)
+    assert last_reading.done_tokens == last_reading.total_tokens == len(work.prompt_ids)
     times = [event.t_ms for event in events if not isinstance(event, Finished)]
     assert times == sorted(times)
 
@@ -138,6 +138,43 @@ async def test_a_stop_text_ends_the_answer_and_is_not_shown(opened: tuple[NodeKi
     assert text_of(events) == whole[: whole.index(stop)]
     assert isinstance(events[-1], Finished)
     assert events[-1].finish_reason == "stop"
+
+
+async def test_it_continues_an_answer_from_any_token(opened: tuple[NodeKind, ModelCard]):
+    kind, card = opened
+    # a seed and a little warmth: positions count
+    warm = SamplingParams(temperature=0.8, top_p=0.9, seed=5)
+    whole = await run(kind, work_of(card, sampling=warm))
+    ids, text = ids_of(whole), text_of(whole)
+    spelling = Tokenizer.from_card(card).decoder(work_of(card).prompt_ids)
+    shown = ""
+    for cut in range(len(ids) + 1):
+        await kind.forget()
+        events = await run(kind, work_of(card, sampling=warm, resume_ids=tuple(ids[:cut])))
+        assert ids_of(events) == ids[cut:]
+        assert shown + text_of(events) == text
+        finished = events[-1]
+        assert isinstance(finished, Finished)
+        assert finished.usage.completion_tokens == len(ids)
+        assert finished.usage.resumed_tokens == cut
+        assert isinstance(events[0], Reading)
+        assert events[0].total_tokens == len(work_of(card).prompt_ids) + cut
+        if cut < len(ids):
+            shown += spelling.push(ids[cut : cut + 1])
+
+
+async def test_a_stop_text_over_the_cut_still_ends_it(opened: tuple[NodeKind, ModelCard]):
+    kind, card = opened
+    whole = await run(kind, work_of(card))
+    ids, text = ids_of(whole), text_of(whole)
+    stop = text[2:9]
+    for cut in range(1, 4):
+        await kind.forget()
+        events = await run(kind, work_of(card, stop=(stop,), resume_ids=tuple(ids[:cut])))
+        assert stop not in text_of(events)
+        finished = events[-1]
+        assert isinstance(finished, Finished)
+        assert finished.finish_reason == "stop"
 
 
 async def test_cancel_ends_it_between_two_steps(opened: tuple[NodeKind, ModelCard]):

@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from app.node.kinds import scripted_model
 from app.store.client import Store
 from tests.app.node.desk import POOL, Place, tokens_of, work
+from tests.app.node.processes import process
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[3]
-
-
-@asynccontextmanager
-async def process(url: str, name: str, *options: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """`baton node`, killed at the end if it still runs."""
-    started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.cli", "node", "--kind", "scripted", "--pool", POOL,
-        "--name", name, *options,
-        cwd=ROOT,
-        env={**os.environ, "BATON_REDIS_URL": url, "BATON_SHUTDOWN_GRACE_SECONDS": "0.2"},
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.communicate()
+EXPECTED = list(scripted_model.answer_ids((1, 2, 3), None, 600))
 
 
 async def test_the_question_of_a_killed_node_is_answered_by_another(store: Store, valkey_url: str):
@@ -47,11 +25,56 @@ async def test_the_question_of_a_killed_node_is_answered_by_another(store: Store
             doomed.kill()
             entries = await place.ended(generation, within_seconds=60)
     assert entries[-1].kind == "done"
-    assert tokens_of(entries) == list(scripted_model.answer_ids((1, 2, 3), None, 600))[:50]
+    assert tokens_of(entries) == EXPECTED[:50]
 
 
-async def test_what_a_killed_node_wrote_is_kept_and_the_turn_fails(store: Store, valkey_url: str):
+async def test_the_answer_of_a_killed_node_is_continued_by_another(store: Store, valkey_url: str):
     place = Place.on(store)
+    async with process(valkey_url, "doomed", "--stall-at", "5") as doomed:
+        await until(place.has_nodes, within_seconds=30, what="registered")
+        generation = await place.ask(work())
+        await until(lambda: _written(place, generation, 5), what="five tokens")
+        async with process(valkey_url, "other", "--tokens-per-second", "5000"):
+            doomed.kill()
+            entries = await place.ended(generation, within_seconds=60)
+    assert entries[-1].kind == "done"
+    assert entries[-1].data["usage"]["completion_tokens"] == 50
+    assert entries[-1].data["usage"]["resumed_tokens"] == 5
+    assert tokens_of(entries) == EXPECTED[:50]
+    assert [entry.data["exact"] for entry in entries if "exact" in entry.data] == [True]
+
+
+async def test_a_node_that_was_stopped_and_wakes_up_adds_nothing(store: Store, valkey_url: str):
+    place = Place.on(store)
+    slow = ("--tokens-per-second", "60")
+    async with process(valkey_url, "sleeper", *slow) as sleeper:
+        await until(place.has_nodes, within_seconds=30, what="registered")
+        generation = await place.ask(work(max_tokens=300))
+        await place.writing(generation)
+        async with process(valkey_url, "other", *slow):
+            await until(place.has_nodes, within_seconds=30, what="registered")
+            sleeper.send_signal(signal.SIGSTOP)
+
+            async def moved() -> bool:
+                await place.line.pump(POOL)
+                kinds = [entry.kind for entry in await place.entries(generation)]
+                return kinds[-1] == "delta" and "reading" in kinds[kinds.index("delta") :]
+
+            await until(moved, within_seconds=60, what="the other one writes")
+            sleeper.send_signal(signal.SIGCONT)
+            entries = await place.ended(generation, within_seconds=60)
+            # it has noticed, and serves on
+            await until(lambda: _nodes(place, 2), within_seconds=30, what="both are there")
+    assert tokens_of(entries) == EXPECTED[:300]
+    assert [entry.kind for entry in entries if entry.is_last] == ["done"]
+
+
+async def _nodes(place: Place, count: int) -> bool:
+    return (await place.line.pools())[0].idle_nodes == count
+
+
+async def test_what_a_killed_node_wrote_is_kept_if_no_other_comes(store: Store, valkey_url: str):
+    place = Place.on(store, rescue_seconds=1)
     async with process(valkey_url, "doomed", "--stall-at", "5") as doomed:
         await until(place.has_nodes, within_seconds=30, what="registered")
         generation = await place.ask(work())
@@ -59,7 +82,7 @@ async def test_what_a_killed_node_wrote_is_kept_and_the_turn_fails(store: Store,
         doomed.kill()
         entries = await place.ended(generation, within_seconds=60)
     assert entries[-1].kind == "failed"
-    assert entries[-1].data["retry"] is True
+    assert (entries[-1].data["code"], entries[-1].data["retry"]) == ("node_lost", True)
     assert len(tokens_of(entries)) == 5
 
 

@@ -6,7 +6,12 @@ from app.errors import FencedError, StoreUnavailableError
 from app.relay import writer as writer_module
 from app.relay.reader import RelayReader
 from app.relay.types import Entry
-from app.relay.writer import ORPHAN_SECONDS, AnswerTooLargeError, RelayWriter
+from app.relay.writer import (
+    ORPHAN_SECONDS,
+    AnswerTooLargeError,
+    EntriesLostError,
+    RelayWriter,
+)
 from app.store.client import Store
 from app.store.keys import ended_stream, generation_bell, generation_hash, generation_stream
 from tests.app.relay.generations import DONE, POOL, delta, put_generation
@@ -179,3 +184,40 @@ def test_an_entry_knows_whether_it_is_last_and_when_it_came() -> None:
     assert Entry("1700000000123-4", "done", {}).is_last
     assert not Entry("1-0", "delta", {}).is_last
     assert Entry("1700000000123-4", "delta", {}).store_ms == 1_700_000_000_123
+
+
+async def test_text_held_back_stands_right_before_the_end_and_once(
+    store: Store, writer: RelayWriter
+) -> None:
+    await put_generation(store)
+    await writer.append("g1", 7, [("delta", delta("shown"))])
+    for _ in range(2):
+        await writer.end("g1", 7, "done", DONE, held=delta(" held", n=0))
+    assert await texts(store) == ["shown", " held", "done"]
+
+
+async def test_a_fenced_end_leaves_no_text_behind(store: Store, writer: RelayWriter) -> None:
+    await put_generation(store, fence=8)
+    with pytest.raises(FencedError):
+        await writer.end("g1", 7, "done", DONE, held=delta("late"))
+    assert await texts(store) == []
+
+
+async def test_entries_that_the_store_lost_are_noticed_before_a_gap_is_written(
+    store: Store, writer: RelayWriter
+) -> None:
+    await put_generation(store)
+    await writer.append("g1", 7, [("delta", delta("kept"))])
+    key, stream = generation_hash(POOL, "g1"), generation_stream(POOL, "g1")
+    kept = await store.command("HGETALL", key)
+    await writer.append("g1", 7, [("delta", delta("lost"))])
+    # as a restart with an append-only file that is a second behind
+    flat = [part for pair in kept.items() for part in pair]
+    last = (await store.command("XREVRANGE", stream, "+", "-", "COUNT", 1))[0][0]
+    await store.command("XDEL", stream, last)
+    await store.command("HSET", key, *flat)
+    with pytest.raises(EntriesLostError):
+        await writer.append("g1", 7, [("delta", delta("after"))])
+    with pytest.raises(EntriesLostError):
+        await writer.end("g1", 7, "done", DONE)
+    assert await texts(store) == ["kept"]

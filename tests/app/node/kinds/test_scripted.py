@@ -87,3 +87,18 @@ def test_the_tokenizer_spells_any_text():
     text = "".join(chr(code) for code in range(1, 0x500)) + "世界🙂\r\n\t"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert scripted_model.end_token() not in tokenizer.encode("<|im_end|>")
+
+
+async def test_step_sizes_do_not_change_what_is_continued():
+    script = Script(text="Grüße, 世界 🙂! " * 6, tokens_per_second=1e6, tokens_per_step=3)
+    whole = await play(script)
+    steps = steps_of(whole)
+    text = "".join(event.text for event in whole if isinstance(event, Step | Finished))
+    for cut in range(len(steps) + 1):
+        shown = "".join(step.text for step in steps[:cut])
+        made = tuple(token for step in steps[:cut] for token in step.token_ids)
+        kind = ScriptedKind(replace(script, seed=cut))
+        again = replace(work((1,), 10_000), resume_ids=made)
+        async with aclosing(kind.generate(again, threading.Event())) as events:
+            rest = [event async for event in events]
+        assert shown + "".join(e.text for e in rest if isinstance(e, Step | Finished)) == text

@@ -1,0 +1,35 @@
+"""Node processes as `baton node` starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.app.node.desk import POOL
+
+ROOT = Path(__file__).parents[3]
+
+
+@asynccontextmanager
+async def process(
+    url: str, name: str, *options: str, kind: str = "scripted", pool: str = POOL
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """`baton node`, killed at the end if it still runs."""
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.cli", "node", "--kind", kind, "--pool", pool,
+        "--name", name, *options,
+        cwd=ROOT,
+        env={**os.environ, "BATON_REDIS_URL": url, "BATON_SHUTDOWN_GRACE_SECONDS": "0.2"},
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
