@@ -13,16 +13,18 @@ _PRELUDES = (
     ("app.line", "_rescue"),
     ("app.line", "_pump"),
 )
+# Where the web side acts: its limits become the pool's.
+_RULING = (_PRELUDES[0], ("app.line", "_rule"), *_PRELUDES[1:])
 _PLACES = (*_PRELUDES, ("app.line", "_places"))
 
-SUBMIT = load_script("app.line", "submit", preludes=_PLACES)
+SUBMIT = load_script("app.line", "submit", preludes=(*_RULING, ("app.line", "_places")))
 PLACES = load_script("app.line", "places", preludes=_PLACES)
 LANES = load_script("app.line", "lanes", preludes=_PLACES)
 CANCEL = load_script("app.line", "cancel", preludes=_PRELUDES)
 LEAVE = load_script("app.line", "leave", preludes=_PRELUDES)
 SEAT = load_script("app.line", "seat", preludes=_PRELUDES)
 VIEW = load_script("app.line", "view", preludes=_PRELUDES)
-PUMP = load_script("app.line", "pump", preludes=_PRELUDES)
+PUMP = load_script("app.line", "pump", preludes=_RULING)
 CLAIM = load_script("app.line", "claim")
 REGISTER = load_script("app.line", "register", preludes=_PRELUDES)
 HEARTBEAT = load_script("app.line", "heartbeat", preludes=_PRELUDES)
@@ -35,7 +37,11 @@ _STOP_FACTOR = 2
 
 
 def limits_of(settings: Settings) -> bytes:
-    """ARGV[1] of every operation: durations in whole milliseconds, as JSON."""
+    """ARGV[1] of every operation: durations in whole milliseconds, as JSON.
+
+    Those of the web side rule: `submit` and `pump` write them into the pool, and every operation
+    reads them there. A node's own count only in a pool that no web process has served yet.
+    """
     seconds = {
         "slice": settings.slice_seconds,
         "idle": settings.idle_limit_seconds,

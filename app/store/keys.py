@@ -50,10 +50,13 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                                                                    after an append
     ended                   stream  ended generations that SQL has not taken yet   until taken
     turns                   list    durations of the last 20 leases (ms)           for ever, bounded
+    limits                  string  the line's durations (JSON, ms), as the web    for ever
+                                    process that acted last was set; they rule,
+                                    whoever runs a script
     card                    string  the model card that the nodes published        until replaced
     seq, fence              string  counters                                       for ever
-    tick, hold              string  last run of a script; when the last outage was for ever
-                                    noticed (ms)
+    tick, hold              string  last run of a script; when the last outage (or for ever
+                                    a clock set back) was noticed (ms)
     clock                   string  offset of the clock (ms); tests only           -
     bell                    channel the line changed
     bell:<generation>       channel the generation's stream or state changed
@@ -102,6 +105,10 @@ def inbox(pool: str, node: str) -> str:
 
 def model_card(pool: str) -> str:
     return f"{pool_prefix(pool)}card"
+
+
+def line_limits(pool: str) -> str:
+    return f"{pool_prefix(pool)}limits"
 
 
 def line_bell(pool: str) -> str:

@@ -107,11 +107,32 @@ local function reap_unseen()
   end
 end
 
-local function pump()
+-- The clock was set back: what was reckoned by the later time would be due far too late.
+local function draw_near()
+  local longest = {nodes = limits.dead, owes = limits.stop, alive = 0, rest = limits.idle,
+    leases = limits.slice, rescue = limits.rescue}
+  for index, left in pairs(longest) do
+    local latest = int(now + left)
+    local late = redis.call('ZRANGEBYSCORE', p .. index, '(' .. latest, '+inf')
+    for _, name in ipairs(late) do redis.call('ZADD', p .. index, latest, name) end
+  end
+end
+
+-- When the last outage was noticed (ms), and that this call is here now.
+local function last_outage()
   local tick = tonumber(redis.call('GET', p .. 'tick') or int(now))
-  if now - tick > OUTAGE_MS then redis.call('SET', p .. 'hold', int(now)) end
-  redis.call('SET', p .. 'tick', int(now))
   local held = tonumber(redis.call('GET', p .. 'hold') or '') or -math.huge
+  redis.call('SET', p .. 'tick', int(now))
+  if now < tick then draw_near() end
+  if now < tick or now - tick > OUTAGE_MS or held > now then
+    held = now
+    redis.call('SET', p .. 'hold', int(now))
+  end
+  return held
+end
+
+local function pump()
+  local held = last_outage()
   -- nodes report every second, so they get a shorter grace than people
   if now >= held + 2 * limits.dead then
     for _, node in ipairs(due('nodes')) do lose_node(node) end
@@ -125,11 +146,12 @@ local function pump()
   if now >= held + limits.rescue then
     for _, gen in ipairs(due('rescue')) do give_up_rescue(gen) end
   end
-  if now >= held + limits.grace then
-    reap_unseen()
+  -- only people who were cut off need their whole grace to come back
+  if now >= held + limits.grace then reap_unseen() end
+  if now >= held + 2 * limits.dead then
     for _, ticket in ipairs(due('rest')) do end_lease(ticket, 'idle') end
   end
   grant()
-  if now >= held + limits.grace then end_slices() end
+  if now >= held + 2 * limits.dead then end_slices() end
   if changed then redis.call('PUBLISH', p .. 'bell', '') end
 end

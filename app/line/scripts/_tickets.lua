@@ -1,8 +1,9 @@
 -- Shared by the line's operations: tickets, leases, nodes and how each of them ends.
--- Runs behind app/store/scripts/generation.lua. ARGV[1] is always the limits as JSON (milliseconds):
--- slice, idle, grace, cap, dead, stop, rescue, stuck. Key table: app/store/keys.py.
+-- Runs behind app/store/scripts/generation.lua. ARGV[1] is always the caller's limits as JSON
+-- (milliseconds): slice, idle, grace, cap, dead, stop, rescue, stuck. Key table: app/store/keys.py.
 
-local limits = cjson.decode(ARGV[1])
+-- What the web side wrote down counts, whoever runs the script: a node may be set up otherwise.
+local limits = cjson.decode(redis.call('GET', p .. 'limits') or ARGV[1])
 local now = now_ms()
 -- set when somebody else's place changed; pump() then rings the line's bell once
 local changed = false

@@ -15,7 +15,8 @@ from tests.app.line.hall import POOL, Hall, job, limits
 from tests.waiting import until
 
 
-async def test_an_outage_expires_nobody(hall: Hall) -> None:
+async def test_an_outage_expires_nobody(store: Store) -> None:
+    hall = Hall(store, limits(slice_seconds=7200))
     node = await hall.node()
     await hall.ask("ann", generation="a1")
     await hall.ask("bob", generation="b1")
@@ -127,3 +128,40 @@ async def test_the_pump_waits_for_a_store_that_is_away(caplog: pytest.LogCapture
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+async def test_an_outage_gives_nodes_to_those_who_wait_soon(store: Store) -> None:
+    hall = Hall(store, limits(reconnect_grace_seconds=3600))
+    node = await hall.node()
+    await hall.ask_at_node("ann", "a1", node)
+    await hall.write_end("a1")
+    await node.finish()
+    await hall.shift_clock(600)  # ann's lease rests for longer than it may
+    await node.beat()
+    await hall.ask("bob", generation="b1")
+    assert (await hall.line.seat("ann")).state == "holding"
+    await hall.pass_time(12)
+    assert (await hall.place("b1")).state == "assigned"
+
+
+async def test_a_clock_that_jumped_ahead_and_back_hides_no_dead_node(hall: Hall) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    hall.watched = {"a1"}
+    await hall.shift_clock(3600)
+    await node.beat()  # reckoned by the later clock
+    await hall.shift_clock(-3600)
+    hall.silent = {"n1"}
+    await hall.line.pump(POOL)
+    await hall.pass_time(16)
+    assert (await hall.place("a1")).returned
+
+
+async def test_a_clock_that_went_back_costs_nobody_a_node_that_reports(hall: Hall) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    hall.watched = {"a1"}
+    await hall.pass_time(8)
+    await hall.shift_clock(-600)
+    await hall.pass_time(30)
+    assert (await hall.place("a1")).state == "assigned"
