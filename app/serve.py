@@ -28,11 +28,11 @@ from app.process import EXIT_CONFIGURATION
 from app.settings import Settings
 from app.store.valkey import EmbeddedStoreError, take_lock
 from app.store_keeper import StoreKeeper, store_for
-from app.web import PortError, listening_socket, url_of
+from app.web import PortError, listening_socket, stop_seconds, url_of
 
 log = structlog.get_logger(__name__)
 
-# A child gets this much longer than its own grace before it is killed.
+# A child gets this much longer than it may take by itself before it is killed.
 KILL_AFTER_SECONDS = 10.0
 
 _MISSING = {
@@ -183,7 +183,7 @@ class _Supervisor:
                 arguments=("web", "--listener-fd", str(descriptor)),
                 environment=self._environment(),
                 descriptors=(descriptor,),
-                grace_seconds=self._settings.shutdown_grace_seconds + KILL_AFTER_SECONDS,
+                grace_seconds=stop_seconds(self._settings) + KILL_AFTER_SECONDS,
             )
         )
 

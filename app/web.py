@@ -26,6 +26,9 @@ PULLED_CABLE_MS = 15_000
 # swallows 4 MB of an answer before anybody notices.
 SEND_BUFFER_BYTES = 64 * 1024
 BACKLOG = 2048
+# Streams notice a stop within half a second, go on for their grace and say farewell within another
+# second; only then may the server cut what is left.
+FAREWELL_MARGIN_SECONDS = 3
 
 
 class PortError(Exception):
@@ -77,6 +80,11 @@ def url_of(listener: socket.socket, settings: Settings) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def stop_seconds(settings: Settings) -> int:
+    """How long the server waits for its requests to end by themselves after SIGTERM."""
+    return math.ceil(settings.shutdown_grace_seconds) + FAREWELL_MARGIN_SECONDS
+
+
 def run_web(settings: Settings, listener_fd: int | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code.
 
@@ -102,7 +110,7 @@ def run_web(settings: Settings, listener_fd: int | None = None) -> int:
             loop="uvloop",
             http="httptools",
             lifespan="on",
-            timeout_graceful_shutdown=math.ceil(settings.shutdown_grace_seconds),
+            timeout_graceful_shutdown=stop_seconds(settings),
             proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=settings.trusted_proxies,
             access_log=False,

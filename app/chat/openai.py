@@ -16,9 +16,9 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.responses import JSONResponse
 
 from app.accounts.caller import Caller, api_caller, count_request
-from app.chat.openai_answer import FAREWELL, Completion
+from app.chat.openai_answer import FAREWELL, Completion, ServerStoppingError
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
-from app.chat.sse import Body, SseResponse
+from app.chat.sse import Body, SseResponse, stop_grace_over
 from app.chat.turn import Ask, Submitted, abandoning, submit
 from app.errors import ModelNotFoundError
 from app.parts import Parts, get_parts
@@ -33,15 +33,19 @@ CLIENT_CLOSED = 499
 
 @router.get("/models")
 async def models(_: CallerOf, parts: PartsOf) -> dict[str, Any]:
-    found = await parts.line.pools()
-    return {"object": "list", "data": [_model(pool.name) for pool in found]}
+    return {"object": "list", "data": [_model(name) for name in await _served(parts)]}
 
 
 @router.get("/models/{name:path}")
 async def model(name: str, _: CallerOf, parts: PartsOf) -> dict[str, Any]:
-    if not any(pool.name == name for pool in await parts.line.pools()):
+    if name not in await _served(parts):
         raise ModelNotFoundError(param="model")
     return _model(name)
+
+
+async def _served(parts: Parts) -> list[str]:
+    """The models that a node serves, or that somebody still waits for."""
+    return [pool.name for pool in await parts.line.pools() if pool.nodes or pool.waiting]
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -91,19 +95,25 @@ async def complete(
 async def _whole(
     parts: Parts, request: Request, submitted: Submitted, completion: Completion
 ) -> Response:
-    """Wait for the answer, or for the caller to hang up, whichever comes first."""
+    """Wait for the answer, for the caller to hang up, or for the server's stop, whichever is first.
+
+    Raises ServerStoppingError.
+    """
     async with abandoning(parts, submitted) as told:
         answer = asyncio.create_task(completion.whole(told))
         gone = asyncio.create_task(_hung_up(request))
+        stopping = asyncio.create_task(stop_grace_over(parts.settings))
         try:
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
+            await asyncio.wait({answer, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return JSONResponse(answer.result())
+            if gone.done():
                 return Response(status_code=CLIENT_CLOSED)
-            return JSONResponse(answer.result())
+            raise ServerStoppingError
         finally:
-            answer.cancel()
-            gone.cancel()
-            await asyncio.gather(answer, gone, return_exceptions=True)
+            for task in (answer, gone, stopping):
+                task.cancel()
+            await asyncio.gather(answer, gone, stopping, return_exceptions=True)
 
 
 async def _hung_up(request: Request) -> None:

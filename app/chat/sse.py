@@ -109,6 +109,21 @@ class SseResponse(Response):
             yield chunk
 
 
+class _Stopping(EventSourceResponse):
+    """Opens the library's watch for the server's stop to answers that are not streams."""
+
+    @staticmethod
+    async def wait() -> None:
+        await EventSourceResponse._listen_for_exit_signal()
+
+
+async def stop_grace_over(settings: Settings) -> None:
+    """Wait until the server was told to stop and `shutdown_grace_seconds` are over: what ends the
+    streams, for answers that are sent as a whole."""
+    await _Stopping.wait()
+    await asyncio.sleep(settings.shutdown_grace_seconds)
+
+
 def _comment() -> ServerSentEvent:
     # the library passes bytes through as they are; its own comments would carry a space and a text
     return cast(ServerSentEvent, COMMENT)

@@ -29,6 +29,7 @@ from app.parts import Parts
 from app.relay.writer import RelayWriter
 from app.settings import Settings
 from app.store.client import Store
+from app.web import stop_seconds
 from engine.card import card_to_bytes
 from tests.waiting import until
 
@@ -159,7 +160,11 @@ async def serving(store_url: str, folder: Path, **settings: Any) -> AsyncGenerat
     chosen = settings_of(store_url, folder, **settings)
     app = create_app(chosen)
     config = uvicorn.Config(
-        app, log_config=None, lifespan="on", timeout_graceful_shutdown=2, ws="none"
+        app,
+        log_config=None,
+        lifespan="on",
+        timeout_graceful_shutdown=stop_seconds(chosen),
+        ws="none",
     )
     server = uvicorn.Server(config)
     with socket.socket() as listening:

@@ -7,8 +7,16 @@ import sys
 
 import pytest
 
+from app.chat.sse import FAREWELL_SECONDS
 from app.settings import Settings
-from app.web import PULLED_CABLE_MS, SEND_BUFFER_BYTES, PortError, listening_socket, url_of
+from app.web import (
+    PULLED_CABLE_MS,
+    SEND_BUFFER_BYTES,
+    PortError,
+    listening_socket,
+    stop_seconds,
+    url_of,
+)
 
 
 def test_a_taken_port_is_named_and_how_to_change_it():
@@ -51,3 +59,10 @@ def test_the_address_shown_is_one_that_can_be_opened():
 def test_an_ipv6_address_stands_in_brackets():
     with listening_socket("::1", 0) as listener:
         assert url_of(listener, Settings.model_validate({})).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize("grace_seconds", [0.2, 5, 5.5])
+def test_the_server_waits_for_its_streams_farewell(grace_seconds: float):
+    chosen = Settings.model_validate({"shutdown_grace_seconds": grace_seconds})
+    # they look every half second whether it stops
+    assert stop_seconds(chosen) > grace_seconds + 0.5 + FAREWELL_SECONDS

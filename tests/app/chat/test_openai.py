@@ -332,3 +332,13 @@ async def test_without_a_key_the_official_client_sees_an_authentication_error(we
     async with official(web, "sk-baton-wrong") as client:
         with pytest.raises(openai.AuthenticationError):
             await client.chat.completions.create(model="scripted", messages=ASKED)
+
+
+async def test_a_model_without_node_and_waiters_is_not_listed(
+    web: Web, api: httpx.AsyncClient, valkey_url: str
+):
+    async with scripted_node(valkey_url):
+        listed = (await api.get("/v1/models")).json()["data"]
+        assert [model["id"] for model in listed] == ["scripted"]
+    assert (await api.get("/v1/models")).json()["data"] == []
+    assert (await api.get("/v1/models/scripted")).status_code == 404

@@ -106,6 +106,34 @@ async def test_an_api_answer_is_ended_by_its_stopping_replica(valkey_url: str, t
                 await until(idle)
 
 
+async def test_a_whole_api_answer_is_refused_by_its_stopping_replica(
+    valkey_url: str, tmp_path: Path
+):
+    async with (
+        serving(valkey_url, tmp_path, **ROOMY) as other,
+        scripted_node(valkey_url, Script(stall_at=5)),
+    ):
+
+        async def idle() -> bool:
+            return bool((await other.parts.line.pools())[0].idle_nodes)
+
+        async def busy() -> bool:
+            return not await idle()
+
+        async with serving(valkey_url, tmp_path, **ROOMY) as web:
+            eva = await web.member()
+            api = await web.client(Authorization=f"Bearer {await eva.key()}")
+            body = {"model": "scripted", "messages": [{"role": "user", "content": "?"}]}
+            asking = asyncio.create_task(api.post("/v1/chat/completions", json=body))
+            await until(busy)
+            web.stop()
+            answer = await asking
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "server_stopping"
+        assert answer.headers["Retry-After"]
+        await until(idle)
+
+
 async def test_any_replica_writes_the_end_and_all_show_it(valkey_url: str, tmp_path: Path):
     async with (
         serving(valkey_url, tmp_path, **ROOMY) as web,

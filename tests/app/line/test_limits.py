@@ -9,20 +9,6 @@ from app.store.client import Store
 from tests.app.line.hall import POOL, Hall, limits
 
 
-async def test_a_node_with_other_settings_does_not_change_the_line(store: Store) -> None:
-    hall = Hall(store, limits(slice_seconds=20, answer_cap_seconds=4))
-    node = await hall.node()
-    await hall.line.pump(POOL)
-    node.desk = NodeDesk(store, POOL, limits(slice_seconds=7200))
-    await hall.ask_at_node("ann", "a1", node)
-    await hall.write_end("a1")
-    await node.finish()  # the node's call; ann's lease rests
-    await hall.ask("bob", generation="b1")
-    hall.watched = {"b1"}
-    await hall.pass_time(24)
-    assert (await hall.place("b1")).state == "assigned"
-
-
 async def test_a_lease_that_a_nodes_call_begins_has_the_sites_slice(store: Store) -> None:
     hall = Hall(store, limits(slice_seconds=20))
     node = await hall.node()
