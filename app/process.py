@@ -12,6 +12,8 @@ import threading
 PARENT_VARIABLE = "BATON_PARENT_PID"
 # A wrong option, a missing file: trying again without a change helps nobody.
 EXIT_CONFIGURATION = 2
+# Another node has this one's name: it may be on its way out, so a supervisor tries again.
+EXIT_NAME_TAKEN = 3
 
 _PR_SET_PDEATHSIG = 1
 

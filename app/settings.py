@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 366)]
+
+_STORE_SCHEMES = ("redis", "rediss", "unix")
 
 
 class Settings(BaseSettings):
@@ -116,6 +119,35 @@ class Settings(BaseSettings):
     embed_visitors_per_site: int = Field(
         default=20, ge=1, description="most visitors of one embedding site in line at once"
     )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_store_url(cls, value: str | None) -> str | None:
+        """The value is not repeated: it may hold a password."""
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            # reading it checks it
+            parts.port  # noqa: B018
+        except ValueError:
+            parts = None
+        if parts is None or parts.scheme not in _STORE_SCHEMES or not (parts.netloc + parts.path):
+            raise ValueError(
+                "it must be redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH/OF/SOCKET"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _a_node_stops_before_it_is_dead(self) -> Self:
+        if not self.heartbeat_seconds < self.node_stop_seconds < self.node_dead_seconds:
+            raise ValueError(
+                "BATON_HEARTBEAT_SECONDS must be less than BATON_NODE_STOP_SECONDS, and that less "
+                "than BATON_NODE_DEAD_SECONDS: a node that is cut off has to stop before the line "
+                f"gives its work to another (now {self.heartbeat_seconds:g}, "
+                f"{self.node_stop_seconds:g} and {self.node_dead_seconds:g})"
+            )
+        return self
 
     def database(self) -> str:
         """The SQLAlchemy URL in force."""

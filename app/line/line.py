@@ -188,7 +188,7 @@ class Line:
                 for pool in await self._pool_names():
                     await self._pump_surely(pool)
             except (StoreUnavailableError, RedisError) as error:
-                logger.warning("the line's pump found no store: %s", error)
+                logger.warning("the line's pump found no store: %s", error.__cause__ or error)
             # jittered, so that replicas spread over the second
             await asyncio.sleep(random.uniform(0.7, 1.3))
 
@@ -197,7 +197,6 @@ class Line:
         try:
             await self.pump(pool)
         except ResponseError as error:
-            # also: loading, read-only, busy
             logger.warning("the line of %s could not be pumped: %s", pool, error)
 
 

@@ -23,6 +23,11 @@ class NodeUnknownError(AppError):
     status = 409
     message = "The line does not know this node any more. It has to register again."
 
+    def __init__(self, *, replaced: bool = False) -> None:
+        super().__init__()
+        # another start has registered under its name since
+        self.replaced = replaced
+
 
 class NodeDesk:
     """Where the nodes of one pool report. Needs nothing but a way to the store."""
@@ -57,8 +62,8 @@ class NodeDesk:
         reply: list[bytes] = await self._run(
             operations.HEARTBEAT, node, boot, generation, fence, highest_fence
         )
-        if not reply:
-            raise NodeUnknownError
+        if len(reply) == 1:
+            raise NodeUnknownError(replaced=bool(reply[0]))
         ordered, ordered_fence, cancel, seat = (value.decode() for value in reply)
         return Orders(
             generation=ordered or None,

@@ -24,10 +24,10 @@ from app.settings import Settings
 log = structlog.get_logger(__name__)
 
 
-# A node that was heard this often in a row has its name for good. One that was not, and that the
-# line forgets again and again, shares its name with one that has.
+# A node that was heard this often in a row has its name for good. One that was not, and whose name
+# another start takes again and again, shares it with one that has.
 SETTLED_REPORTS = 20
-MOST_COMEBACKS = 3
+MOST_REPLACED = 3
 
 
 class NameTakenError(Exception):
@@ -54,7 +54,8 @@ class Heart:
         self.touch.set()
         self._heard_in_a_row = 0
         self._settled = False
-        self._comebacks = 0
+        # how often another start stood in this node's place
+        self._replaced = 0
 
     def beat_now(self) -> None:
         self._hurry.set()
@@ -102,8 +103,8 @@ class Heart:
                     running=(answer.generation, answer.fence) if answer else None,
                     highest_fence=self._post.highest_fence,
                 )
-        except NodeUnknownError:
-            await self._come_back()
+        except NodeUnknownError as error:
+            await self._come_back(replaced=error.replaced)
         except (StoreUnavailableError, TimeoutError) as error:
             self._missed(error)
         else:
@@ -112,14 +113,18 @@ class Heart:
             self._settled = self._settled or self._heard_in_a_row >= SETTLED_REPORTS
             self._obey(orders, answer)
 
-    async def _come_back(self) -> None:
-        """The line does not know this node (any more): whatever ran here is not ours."""
+    async def _come_back(self, *, replaced: bool) -> None:
+        """The line does not know this node (any more): whatever ran here is not ours.
+
+        A store that lost its memory forgets any node, however often; only one that is `replaced`
+        has a rival.
+        """
         log.warning("the line does not know this node; registering again", node=self._info.id)
         if self._post.answer is not None:
             self._post.answer.drop()
         self._heard_in_a_row = 0
-        self._comebacks += 1
-        if not self._settled and self._comebacks > MOST_COMEBACKS:
+        self._replaced += replaced
+        if replaced and not self._settled and self._replaced > MOST_REPLACED:
             raise NameTakenError(
                 f"Another node named {self._info.name!r} serves this pool. "
                 "Give this one a name of its own with --name."

@@ -21,7 +21,7 @@ from app.node.heart import NameTakenError
 from app.node.kinds import NODE_KINDS, KindOptions
 from app.node.kinds.base import NodeKind
 from app.ops import logs
-from app.process import EXIT_CONFIGURATION, die_with_parent, exit_within
+from app.process import EXIT_CONFIGURATION, EXIT_NAME_TAKEN, die_with_parent, exit_within
 from app.relay.writer import RelayWriter
 from app.settings import Settings
 from app.store.client import Store
@@ -60,13 +60,13 @@ def run_node(options: NodeOptions, settings: Settings) -> int:
         taken = group.subgroup(NameTakenError)
         if taken is None:
             raise
-        return _refuse(taken.exceptions[0])
+        return _refuse(taken.exceptions[0], EXIT_NAME_TAKEN)
     return 0
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception, code: int = EXIT_CONFIGURATION) -> int:
     print(f"baton node: {error}", file=sys.stderr, flush=True)  # noqa: T201 for the terminal
-    return EXIT_CONFIGURATION
+    return code
 
 
 async def _serve(options: NodeOptions, settings: Settings) -> None:

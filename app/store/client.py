@@ -13,10 +13,12 @@ from typing import Any, cast
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import (
+    AuthenticationError,
     ClusterDownError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -44,6 +46,24 @@ _AWAY = (
     OutOfMemoryError,
     ReadOnlyError,
 )
+# The same, in answers that redis-py has no class for: it cannot save, has too few replicas, or runs a
+# script without end.
+_AWAY_CODES = frozenset({"MISCONF", "NOREPLICAS", "BUSY"})
+
+
+class StoreRefusesError(Exception):
+    """The store lets nobody in with this address; the cause of a StoreUnavailableError, for logs."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The store refuses the user or the password, or wants one. "
+            "Set BATON_REDIS_URL to redis://USER:PASSWORD@HOST:PORT (without a user: redis://:PASSWORD@...)."
+        )
+
+
+def _is_refusal(error: Exception) -> bool:
+    # without a password redis-py's greeting fails first, and only its text says why
+    return isinstance(error, AuthenticationError) or "HELLO must be called" in str(error)
 
 
 class Store:
@@ -129,4 +149,8 @@ class Store:
             await client.connection_pool.disconnect(inuse_connections=False)
             raise StoreUnavailableError from error
         except _AWAY as error:
+            raise StoreUnavailableError from (StoreRefusesError() if _is_refusal(error) else error)
+        except ResponseError as error:
+            if str(error).partition(" ")[0] not in _AWAY_CODES:
+                raise
             raise StoreUnavailableError from error

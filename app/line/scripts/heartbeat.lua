@@ -1,7 +1,8 @@
 -- A node reports and hears what it should be doing.
 -- KEYS[1] pool prefix. ARGV: limits, node, boot, running generation, its fence ('', '': nothing
 -- runs), highest fence seen.
--- Result: {} when the node must register, else {generation, fence, cancel, seat}; '' is "none".
+-- Result: {boot} when the node must register; boot: the start that has its name now, '' for none;
+-- else {generation, fence, cancel, seat}; '' is "none".
 
 local node, boot, running, highest = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
 local running_fence = tonumber(ARGV[5]) or 0
@@ -10,9 +11,10 @@ local n = p .. 'n:' .. node
 if highest < 4503599627370496 and highest > tonumber(redis.call('GET', p .. 'fence') or '0') then
   redis.call('SET', p .. 'fence', int(highest))
 end
-if field(n, 'boot') ~= boot then
+local known = field(n, 'boot')
+if known ~= boot then
   pump()
-  return {}
+  return {known}
 end
 redis.call('ZADD', p .. 'nodes', int(now + limits.dead), node)
 

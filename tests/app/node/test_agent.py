@@ -68,7 +68,7 @@ async def test_two_questions_are_answered_one_after_the_other(store: Store):
 
 
 async def test_cancel_reaches_the_engine_at_once(store: Store):
-    place = Place.on(store, heartbeat_seconds=60, node_dead_seconds=100)
+    place = Place.on(store, heartbeat_seconds=60, node_stop_seconds=80, node_dead_seconds=100)
     async with place.node(Script(stall_at=3, prefill_ms_per_token=0)):
         generation = await place.ask(work(max_tokens=1000))
         await place.writing(generation)

@@ -68,7 +68,7 @@ class Watched(ScriptedKind):
 
 
 async def test_a_node_that_lost_its_fence_stops_and_writes_nothing_more(store: Store):
-    place = Place.on(store, heartbeat_seconds=60, node_dead_seconds=100)
+    place = Place.on(store, heartbeat_seconds=60, node_stop_seconds=80, node_dead_seconds=100)
     kind = Watched(SLOW)
     async with place.node(kind):
         generation = await place.ask(work(max_tokens=5000))
@@ -223,6 +223,18 @@ async def test_a_newcomer_with_a_name_that_is_taken_gives_way(
         assert (await place.ended(await place.ask(work())))[-1].kind == "done"
 
 
+async def test_a_node_that_the_store_forgets_again_and_again_comes_back_each_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(heart, "SETTLED_REPORTS", 10_000)
+    place = Place.on(store, heartbeat_seconds=0.02)
+    async with place.node(FAST):
+        for _ in range(heart.MOST_REPLACED + 3):
+            await store.command("FLUSHALL")
+            await until(place.has_nodes, what="registered again")
+        assert (await place.ended(await place.ask(work())))[-1].kind == "done"
+
+
 async def test_a_process_whose_engine_does_not_stop_ends(store: Store):
     class Deaf(ScriptedKind):
         async def generate(
@@ -231,7 +243,7 @@ async def test_a_process_whose_engine_does_not_stop_ends(store: Store):
             async for event in super().generate(work, threading.Event()):
                 yield event
 
-    place = Place.on(store, node_dead_seconds=0.1, heartbeat_seconds=0.02)
+    place = Place.on(store, heartbeat_seconds=0.02, node_stop_seconds=0.05, node_dead_seconds=0.1)
     died = asyncio.Event()
     async with place.node(Deaf(SLOW), die=died.set):
         generation = await place.ask(work(max_tokens=300))

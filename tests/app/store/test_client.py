@@ -146,6 +146,9 @@ async def test_the_same_store_works_after_a_restart(server: OwnServer) -> None:
         "READONLY You can't write against a read only replica.",
         "MASTERDOWN Link with MASTER is down",
         "CLUSTERDOWN The cluster is down",
+        "MISCONF Valkey is configured to save RDB snapshots, but cannot write them",
+        "NOREPLICAS Not enough good replicas to write.",
+        "BUSY Valkey is busy running a script.",
     ],
 )
 async def test_a_store_that_cannot_serve_is_unavailable(store: Store, fault: str) -> None:
@@ -157,6 +160,20 @@ async def test_a_store_that_cannot_serve_is_unavailable(store: Store, fault: str
 async def test_a_mistake_of_ours_stays_a_mistake(store: Store) -> None:
     with pytest.raises(ResponseError):
         await store.command("GET")
+    await store.command("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    with pytest.raises(ResponseError, match="BUSYGROUP"):
+        await store.command("XGROUP", "CREATE", "s", "g", "$")
+
+
+async def test_a_refused_password_says_what_to_set(server: OwnServer) -> None:
+    async with Store.connect(server.url) as store:
+        await store.command("CONFIG", "SET", "requirepass", "secret")
+    for query in ("", "?password=wrong"):
+        async with Store.connect(server.url + query) as store:
+            with pytest.raises(StoreUnavailableError) as refused:
+                await store.ping()
+        assert "BATON_REDIS_URL" in str(refused.value.__cause__)
+        assert "wrong" not in str(refused.value.__cause__)
 
 
 async def test_a_script_the_store_forgot_is_sent_again(store: Store) -> None:
