@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 import re
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperGroup
 
-from app.process import EXIT_CONFIGURATION
-from app.settings import Settings
+from app.options import DataFolder, refuse, settings_from
 
 _ACCOUNTS = ("user", "key")
 
@@ -68,7 +65,8 @@ Threads = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Processor threads of each node's engine. [default: all cores, shared by the nodes]",
+        help="Processor threads of each node's engine. [default: one node: the engine's own choice; "
+        "several: they share all cores but one]",
     ),
 ]
 Host = Annotated[
@@ -77,10 +75,6 @@ Host = Annotated[
 Port = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Port; 0: any free one. [default: BATON_PORT or 8000]"),
-]
-DataFolder = Annotated[
-    Path | None,
-    typer.Option(help="Database, store and secrets. [default: BATON_DATA_FOLDER or ./data]"),
 ]
 
 
@@ -125,12 +119,14 @@ def serve(
     """
     from app.serve import ServeOptions, run_serve
 
-    settings = _settings(host=host, port=port, data_folder=data_folder)
+    settings = settings_from(host=host, port=port, data_folder=data_folder)
     _check_kind(kind)
-    # several engines that each take every core would only wait for each other
-    threads = threads or max(1, len(os.sched_getaffinity(0)) // nodes)
     node_arguments = ["--kind", kind, "--model", model, "--level", level]
-    node_arguments += ["--threads", str(threads)]
+    if threads is None and nodes > 1:
+        # engines that each take every core would only wait for each other; the web needs one too
+        threads = max(1, (len(os.sched_getaffinity(0)) - 1) // nodes)
+    if threads is not None:
+        node_arguments += ["--threads", str(threads)]
     raise typer.Exit(run_serve(ServeOptions(nodes, tuple(node_arguments), listen), settings))
 
 
@@ -147,7 +143,7 @@ def web(
     """
     from app.web import run_web
 
-    settings = _settings(host=host, port=port, data_folder=data_folder)
+    settings = settings_from(host=host, port=port, data_folder=data_folder)
     raise typer.Exit(run_web(settings, listener_fd))
 
 
@@ -206,7 +202,7 @@ def node(
     from app.node.kinds.scripted import Script
     from app.node.run import NodeOptions, run_node
 
-    settings = _settings(redis_url=redis_url, data_folder=data_folder)
+    settings = settings_from(redis_url=redis_url, data_folder=data_folder)
     _check_kind(kind)
     script = Script(
         model=model_name or "scripted",
@@ -220,7 +216,7 @@ def node(
         seed=seed,
     )
     if pool is not None and not re.fullmatch(r"[\w.:-]{1,200}", pool):
-        _refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
+        refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
     kinds = KindOptions(LocalModel(model, level, threads, model_name), script)
     raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
 
@@ -246,30 +242,14 @@ def bench(
 
         offline.main(arguments)
     except EngineError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def _check_kind(kind: str) -> None:
     from app.node.kinds import NODE_KINDS
 
     if kind not in NODE_KINDS:
-        _refuse(f"There is no node kind {kind!r}. Choose {' or '.join(NODE_KINDS)}.")
-
-
-def _settings(**overrides: object) -> Settings:
-    """The settings with the given options on top; a wrong value ends with one sentence."""
-    given = {name: value for name, value in overrides.items() if value is not None}
-    try:
-        return Settings.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "_".join(str(part) for part in first["loc"]).upper()
-        _refuse(f"BATON_{name} is wrong: {first['msg']}. See docs/configuration.md.")
-
-
-def _refuse(sentence: str) -> NoReturn:
-    typer.echo(f"baton: {sentence}", err=True)
-    raise typer.Exit(EXIT_CONFIGURATION)
+        refuse(f"There is no node kind {kind!r}. Choose {' or '.join(NODE_KINDS)}.")
 
 
 def main() -> None:

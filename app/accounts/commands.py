@@ -6,16 +6,19 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
 from app.accounts.api_keys import ApiKeys
-from app.accounts.db import Database
+from app.accounts.db import Database, DatabaseRefusedError
 from app.accounts.models import KeyKind
 from app.accounts.people import People
 from app.accounts.secrets import Passwords
 from app.errors import AppError
+from app.options import DataFolder, settings_from
+from app.process import EXIT_CONFIGURATION
 from app.settings import Settings
 
 T = TypeVar("T")
@@ -30,44 +33,47 @@ Name = Annotated[str, typer.Argument(help="The account's name.")]
 def create_user(
     name: Name,
     admin: Annotated[bool, typer.Option("--admin", help="Make it an administrator.")] = False,
+    data_folder: DataFolder = None,
 ) -> None:
     """Create an account; its password is asked for, or read from standard input."""
     password = _password()
-    user = _run(lambda people, _: people.create(name, password, is_admin=admin))
+    user = _run(lambda people, _: people.create(name, password, is_admin=admin), data_folder)
     typer.echo(f"Created {user.name}.")
 
 
 @user_app.command("list")
-def list_users() -> None:
+def list_users(data_folder: DataFolder = None) -> None:
     """List all accounts."""
-    for user in _run(lambda people, _: people.all()):
+    for user in _run(lambda people, _: people.all(), data_folder):
         role = "admin" if user.is_admin else "user"
         typer.echo(f"{user.created_at:%Y-%m-%d}  {role:5}  {user.name}")
 
 
 @user_app.command("set-password")
-def set_password(name: Name) -> None:
+def set_password(name: Name, data_folder: DataFolder = None) -> None:
     """Set a new password, asked for or read from standard input; ends all sign-ins."""
     password = _password()
-    _run(lambda people, _: people.set_password(name, password))
+    _run(lambda people, _: people.set_password(name, password), data_folder)
     typer.echo("The password is set. All sign-ins of this account have ended.")
 
 
 @user_app.command("make-admin")
-def make_admin(name: Name) -> None:
+def make_admin(name: Name, data_folder: DataFolder = None) -> None:
     """Make an account an administrator."""
-    _run(lambda people, _: people.make_admin(name))
+    _run(lambda people, _: people.make_admin(name), data_folder)
     typer.echo(f"{name} is an administrator now.")
 
 
 @user_app.command("delete")
 def delete_user(
-    name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_folder: DataFolder = None,
 ) -> None:
     """Delete an account with its keys, conversations and answers."""
     if not yes:
         typer.confirm(f"Delete {name} with all keys and conversations?", abort=True)
-    _run(lambda people, _: people.delete(name))
+    _run(lambda people, _: people.delete(name), data_folder)
     typer.echo(f"Deleted {name}.")
 
 
@@ -79,6 +85,7 @@ def create_key(
     origin: Annotated[
         list[str] | None, typer.Option(help="Site of a publishable key; may be repeated.")
     ] = None,
+    data_folder: DataFolder = None,
 ) -> None:
     """Create a key and print it, this once."""
     if kind not in ("secret", "publishable"):
@@ -89,11 +96,13 @@ def create_key(
         owner = await people.named(user)
         return (await keys.create(owner.id, name, chosen, origin or []))[1]
 
-    typer.echo(_run(create))
+    typer.echo(_run(create, data_folder))
 
 
 @key_app.command("list")
-def list_keys(user: Annotated[str, typer.Argument(help="Whose keys.")]) -> None:
+def list_keys(
+    user: Annotated[str, typer.Argument(help="Whose keys.")], data_folder: DataFolder = None
+) -> None:
     """List an account's live keys."""
 
     async def find(people: People, keys: ApiKeys) -> list[str]:
@@ -102,7 +111,7 @@ def list_keys(user: Annotated[str, typer.Argument(help="Whose keys.")]) -> None:
             f"{key.id}  {key.kind:11}  {key.prefix}…  {key.name}" for key in await keys.of(owner.id)
         ]
 
-    for line in _run(find):
+    for line in _run(find, data_folder):
         typer.echo(line)
 
 
@@ -110,13 +119,14 @@ def list_keys(user: Annotated[str, typer.Argument(help="Whose keys.")]) -> None:
 def revoke_key(
     user: Annotated[str, typer.Argument(help="Whose key.")],
     key_id: Annotated[str, typer.Argument(help="The id that `list` shows.")],
+    data_folder: DataFolder = None,
 ) -> None:
     """Revoke a key at once and for good."""
 
     async def revoke(people: People, keys: ApiKeys) -> None:
         await keys.revoke((await people.named(user)).id, key_id)
 
-    _run(revoke)
+    _run(revoke, data_folder)
     typer.echo("Revoked.")
 
 
@@ -128,22 +138,25 @@ def _password() -> str:
     return sys.stdin.readline().rstrip("\r\n")
 
 
-def _run(work: Callable[[People, ApiKeys], Awaitable[T]]) -> T:
-    """Do `work` on the configured database; a fault becomes its sentence and exit status 1."""
+def _run(work: Callable[[People, ApiKeys], Awaitable[T]], data_folder: Path | None) -> T:
+    """Do `work` on the configured database; a fault becomes its sentence and exit status 1, or 2
+    where the set-up is wrong."""
+    settings = settings_from(data_folder=data_folder)
 
     async def whole() -> T:
-        async with _services() as (people, keys):
+        async with _services(settings) as (people, keys):
             return await work(people, keys)
 
     try:
         return asyncio.run(whole())
     except AppError as error:
         typer.echo(error.message, err=True)
-        raise typer.Exit(1) from error
+        refused = isinstance(error, DatabaseRefusedError)
+        raise typer.Exit(EXIT_CONFIGURATION if refused else 1) from error
 
 
 @asynccontextmanager
-async def _services() -> AsyncGenerator[tuple[People, ApiKeys]]:
-    async with Database.open(Settings().database()) as database:
+async def _services(settings: Settings) -> AsyncGenerator[tuple[People, ApiKeys]]:
+    async with Database.open(settings.database()) as database:
         await database.migrate()
         yield People(database, Passwords()), ApiKeys(database)

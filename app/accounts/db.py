@@ -6,6 +6,7 @@ this file knows which of the two it is.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -33,6 +34,7 @@ from app.errors import AppError
 BUSY_TIMEOUT_MS = 10_000
 # any number, the same in every process: it names "Baton's migrations" among advisory locks
 _MIGRATION_LOCK = 0x6261746F6E
+_DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
     "postgres": "postgresql+asyncpg",
@@ -76,11 +78,22 @@ class Database:
     async def migrate(self) -> None:
         """Bring the tables to this version, one process at a time; does nothing when they are.
 
-        Raises DatabaseRefusedError when a newer version of Baton has migrated this database.
+        Raises DatabaseRefusedError when a newer version of Baton has migrated this database, or
+        when it is a SQLite file that is damaged.
         """
-        async with self._engine.connect() as connection:
-            await connection.run_sync(_migrate)
-            await connection.commit()
+        try:
+            async with self._engine.connect() as connection:
+                await connection.run_sync(_migrate)
+                await connection.commit()
+        except (DatabaseError, sqlite3.DatabaseError) as error:
+            # as SQLite prepares a connection its errors come bare
+            cause = error.orig if isinstance(error, DatabaseError) else error
+            if getattr(cause, "sqlite_errorname", None) not in _DAMAGED:
+                raise
+            raise DatabaseRefusedError(
+                f"The database file {self._engine.url.database} is damaged, or is no SQLite database. "
+                "Put a backup in its place, or move it away and start with an empty one."
+            ) from error
 
 
 async def insert_or_ignore(

@@ -34,6 +34,8 @@ STATE_EVERY_MS = 4500.0
 # numbers that others move (how many wait, the wait to expect) are told this often at most
 SLOW_STATE_MS = 1000.0
 
+# phases that only a node's work brings about
+_AT_NODE: tuple[Phase, ...] = ("reading", "answering")
 _RETURNED = "Your node is gone. You are first in line for the next one."
 _ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
 
@@ -229,6 +231,12 @@ class Story:
             return None
         return "waiting" if place.state == "queued" else "allocating"
 
+    def _is_late(self, phase: Phase, place: Place | None) -> bool:
+        """Whether the stream is ahead of the place, which then tells of a rank and of no node. The
+        next round brings the right one within a moment, unless the store is in trouble."""
+        queued = place is not None and place.state == "queued"
+        return queued and phase in _AT_NODE and self._trouble is None
+
     def _reason(self, phase: Phase) -> str | None:
         return self._trouble or {"lost": _RETURNED, "ending": _ENDING}.get(phase)
 
@@ -237,6 +245,10 @@ class Story:
         if phase is None:
             return None
         place = self._place
+        if self._is_late(phase, place):
+            # nothing is due by the clock until the place has come
+            self._state_ms = max(self._state_ms, store_ms - STATE_EVERY_MS + SLOW_STATE_MS)
+            return None
         shown = (self._at_once(phase, place), _slowly(place))
         age_ms = store_ms - self._state_ms
         same = self._shown is not None and shown[0] == self._shown[0]
@@ -250,7 +262,7 @@ class Story:
         return State(
             version=self._version,
             phase=phase,
-            rank=place.rank if place else None,
+            rank=place.rank if place and phase not in _AT_NODE else None,
             waiting=place.waiting if place else 0,
             behind_own=place.behind_own if place else 0,
             eta=place.eta_seconds if place else None,

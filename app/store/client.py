@@ -61,9 +61,12 @@ class StoreRefusesError(Exception):
         )
 
 
-def _is_refusal(error: Exception) -> bool:
-    # without a password redis-py's greeting fails first, and only its text says why
-    return isinstance(error, AuthenticationError) or "HELLO must be called" in str(error)
+def _is_refusal(error: BaseException | None) -> bool:
+    if error is None or isinstance(error, AuthenticationError):
+        return error is not None
+    # redis-py wraps it as it connects; without a password its greeting fails first, and only the
+    # text of that says why
+    return "HELLO must be called" in str(error) or _is_refusal(error.__cause__ or error.__context__)
 
 
 class Store:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app import cli
+from app import cli, serve
+from app.options import settings_from
 from app.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -89,10 +90,72 @@ def test_a_wrong_variable_is_named():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [("web",), ("user", "list")])
+def test_a_damaged_database_is_one_sentence(tmp_path: Path, command: tuple[str, ...]):
+    (tmp_path / "baton.db").write_bytes(b"no database at all " * 500)
+    done = baton(*command, folder=tmp_path, BATON_REDIS_URL="unix:///nowhere/s")
+    assert done.returncode == 2, done.stderr
+    assert "baton.db" in done.stderr
+    assert "damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"BATON_REDIS_URL": "garbage"}, "BATON_REDIS_URL is wrong: it must be redis://"),
+        ({"BATON_REDIS_URL": "http://:secret@h"}, "BATON_REDIS_URL is wrong"),
+        ({"BATON_NODE_DEAD_SECONDS": "2"}, "BATON_NODE_STOP_SECONDS, and that less"),
+        ({"BATON_HEARTBEAT_SECONDS": "3"}, "BATON_HEARTBEAT_SECONDS must be less"),
+        ({"BATON_SLICE_SECOND": "3"}, "Did you mean BATON_SLICE_SECONDS?"),
+    ],
+)
+@pytest.mark.parametrize("command", [("web",), ("user", "list"), ("key", "list", "eva")])
+def test_wrong_variables_stop_every_command_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    variables: dict[str, str],
+    said: str,
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert "secret" not in done.output
+
+
+def test_the_examples_key_is_no_unknown_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BATON_KEY", "sk-1")
+    assert settings_from().port
+
+
+@pytest.mark.parametrize(
+    ("arguments", "threads"), [((), None), (("--nodes", "2"), "3"), (("--threads", "5"), "5")]
+)
+def test_one_node_chooses_its_threads_itself_and_several_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    threads: str | None,
+):
+    started: list[tuple[str, ...]] = []
+
+    def run_serve(options: serve.ServeOptions, _: Settings) -> int:
+        started.append(options.node_arguments)
+        return 0
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(serve, "run_serve", run_serve)
+    output_of("serve", "--data-folder", str(tmp_path), *arguments)
+    words = list(started[0])
+    assert (words[words.index("--threads") + 1] if "--threads" in words else None) == threads
+
+
 def test_options_override_variables(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BATON_PORT", "1234")
     monkeypatch.setenv("BATON_HOST", "0.0.0.0")
-    settings: Settings = cli._settings(port=4321, host=None)
+    settings: Settings = settings_from(port=4321, host=None)
     assert (settings.port, settings.host) == (4321, "0.0.0.0")
 
 

@@ -124,3 +124,13 @@ def test_faults_are_a_sentence_and_status_1(
     assert result.exit_code == 1
     assert sentence in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_data_folder_may_be_given_as_an_option(
+    data_folder: Path, tmp_path_factory: pytest.TempPathFactory
+):
+    other = tmp_path_factory.mktemp("other")
+    user("create", "Eva", "--data-folder", str(other), stdin="correct horse\n")
+    assert user("list") == ""
+    assert "Eva" in user("list", "--data-folder", str(other))
+    assert key("create", "Eva", "test", "--data-folder", str(other)).strip()
