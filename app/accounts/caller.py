@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
+from fastapi import Depends
 from sqlalchemy import ColumnElement, or_, select, update
 from starlette.requests import HTTPConnection
 
@@ -109,6 +110,22 @@ async def api_caller(connection: HTTPConnection) -> Caller:
     check_origin(key, origin)
     seat = f"k:{key.id}"
     return Caller("key", seat, "api", user.id, user.name, origin=origin, key_id=key.id)
+
+
+async def counted_user(
+    connection: HTTPConnection, caller: Annotated[Caller, Depends(signed_in)]
+) -> Caller:
+    """As `signed_in`, the request counted before its body is looked at, so that refused ones count."""
+    await count_request(connection, caller)
+    return caller
+
+
+async def counted_api_caller(
+    connection: HTTPConnection, caller: Annotated[Caller, Depends(api_caller)]
+) -> Caller:
+    """As `api_caller`, the request counted before its body is looked at."""
+    await count_request(connection, caller)
+    return caller
 
 
 async def count_request(connection: HTTPConnection, caller: Caller) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from app.accounts.caller import Caller, cookie_name, signed_in
 from app.accounts.limits import Budget, address_prefix
@@ -13,6 +13,7 @@ from app.accounts.models import ApiKey, KeyKind, User
 from app.accounts.secrets import digest
 from app.accounts.texts import name_key
 from app.accounts.wiring import Accounts, account_parts, accounts
+from app.bodies import StrictBody
 from app.errors import ForbiddenError
 
 router = APIRouter(prefix="/api")
@@ -22,7 +23,7 @@ Services = Annotated[Accounts, Depends(accounts)]
 _SECONDS_A_DAY = 86_400
 
 
-class _Body(BaseModel):
+class _Body(StrictBody):
     # the exact limits are checked where they can be explained; these only bound the work
     model_config = ConfigDict(extra="forbid", str_max_length=1000)
 
@@ -39,7 +40,7 @@ class SignUpBody(SignInBody):
 class KeyBody(_Body):
     name: str
     kind: KeyKind = "secret"
-    origins: list[str] = Field(default=[], max_length=100)
+    origins: Annotated[list[str], FailFast()] = Field(default=[], max_length=100)
 
 
 @router.post("/sign-up", status_code=201)

@@ -7,20 +7,21 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from app.accounts.caller import Caller, check_origin, count_request
+from app.accounts.caller import Caller, check_origin
 from app.accounts.limits import Budget, address_prefix
 from app.accounts.models import ApiKey
 from app.accounts.origins import origin_of, own_origin
 from app.accounts.wiring import accounts
+from app.bodies import Bounded, StrictBody
 from app.chat import history
 from app.chat.browser import Id, PathId, Position, SettingsIn, submitted_of, turn_response
 from app.chat.story import START
 from app.chat.turn import Ask, cancel, submit
 from app.embed.page import ROOT, best_language, render
 from app.embed.tokens import LASTS_SECONDS
-from app.embed.visitors import admit, renewed, site_key, tokens, visitor
+from app.embed.visitors import admit, counted_visitor, renewed, site_key, tokens, visitor
 from app.errors import AppError, ForbiddenError, InvalidRequestError, to_response
 from app.parts import Parts, get_parts
 
@@ -28,29 +29,24 @@ router = APIRouter(tags=["embed"])
 
 MOST_CHARACTERS = 20_000
 VisitorOf = Annotated[Caller, Depends(visitor)]
+CountedOf = Annotated[Caller, Depends(counted_visitor)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
 KeyText = Annotated[str, Query(max_length=200)]
 
 
-class SessionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class SessionIn(StrictBody):
     key: str = Field(max_length=200)
 
 
-class MessageIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class MessageIn(StrictBody):
     role: Literal["user", "assistant"]
     content: str = Field(min_length=1, max_length=MOST_CHARACTERS * 10)
 
 
-class QuestionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class QuestionIn(StrictBody):
     id: Id
     # the whole conversation, which nobody but the visitor's page keeps; the question last
-    messages: list[MessageIn] = Field(min_length=1)
+    messages: Bounded[MessageIn] = Field(min_length=1)
     pool: str | None = Field(default=None, max_length=200)
     settings: SettingsIn = SettingsIn()
 
@@ -103,9 +99,8 @@ async def session(body: SessionIn, request: Request, response: Response) -> dict
 
 
 @router.post("/api/embed/chat")
-async def ask(asked: QuestionIn, request: Request, caller: VisitorOf, parts: PartsOf) -> Response:
+async def ask(asked: QuestionIn, caller: CountedOf, parts: PartsOf) -> Response:
     """Put the question in line and stream what becomes of it. The same id again resumes."""
-    await count_request(request, caller)
     question = _ask_of(asked, parts.settings.max_messages)
     await admit(parts, caller)
     return turn_response(parts, await submit(parts, caller, question))

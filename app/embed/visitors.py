@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import cast
+from typing import Annotated, cast
 
+from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from app.accounts.caller import Caller, bearer, find_key, find_key_by_id
+from app.accounts.caller import Caller, bearer, count_request, find_key, find_key_by_id
 from app.accounts.models import ApiKey
 from app.embed.secret import load_secret
 from app.embed.tokens import Claims, Tokens, VisitorTokenError, new_visitor
@@ -52,6 +53,14 @@ async def visitor(connection: HTTPConnection) -> Caller:
     claims = tokens(connection).read(_sent(connection), time.time())
     key, owner = await find_key_by_id(connection, claims.key_id)
     return Caller("visitor", claims.seat, "browser", owner.id, key.name, key_id=key.id)
+
+
+async def counted_visitor(
+    connection: HTTPConnection, caller: Annotated[Caller, Depends(visitor)]
+) -> Caller:
+    """FastAPI dependency: as `visitor`, the request counted before its body is looked at."""
+    await count_request(connection, caller)
+    return caller
 
 
 def renewed(connection: HTTPConnection, key: ApiKey) -> Claims:
