@@ -20,7 +20,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATON_", frozen=True, extra="ignore")
 
     # -- where things are -------------------------------------------------------------------------
-    data_folder: Path = Field(default=Path("data"), description="database, embedded store, secrets")
+    data_folder: Path = Field(default=Path("data"), description="database, embedded store")
     redis_url: str | None = Field(
         default=None, description="Redis or Valkey; unset: the embedded Valkey"
     )
@@ -108,7 +108,9 @@ class Settings(BaseSettings):
         default=10, ge=1, description="most sign-in tries of one address a minute"
     )
     embed_visitors_per_site: int = Field(
-        default=20, ge=1, description="most visitors of one embedding site in line at once"
+        default=20,
+        ge=1,
+        description="most visitors of one account's sites (publishable keys) in line at once",
     )
 
     def database(self) -> str:

@@ -38,7 +38,8 @@ class BadKeyError(AppError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `seat` is who may hold one place in line: an account with all its secret keys."""
+    """Who asks. `seat` is who may hold one place in line: an account with all its secret keys, a
+    publishable key, a visitor. `app.chat.admission` bounds how many of the latter an account has."""
 
     kind: Literal["user", "key", "visitor"]
     seat: str

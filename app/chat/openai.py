@@ -16,6 +16,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.responses import JSONResponse
 
 from app.accounts.caller import Caller, api_caller, counted_api_caller
+from app.chat.admission import admit
 from app.chat.openai_answer import FAREWELL, Completion
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
 from app.chat.sse import Body, SseResponse
@@ -69,6 +70,8 @@ async def complete(
         source="api",
         hold=False,
     )
+    if caller.origin is not None:
+        await admit(parts, caller)
     submitted = await submit(parts, caller, ask)
     completion = Completion(submitted.generation, submitted.pool)
     if not body.stream:

@@ -16,12 +16,13 @@ from app.accounts.origins import origin_of, own_origin
 from app.accounts.wiring import accounts
 from app.bodies import Bounded, StrictBody
 from app.chat import history
+from app.chat.admission import admit
 from app.chat.browser import Id, PathId, Position, SettingsIn, submitted_of, turn_response
 from app.chat.story import START
 from app.chat.turn import Ask, cancel, submit
 from app.embed.page import ROOT, best_language, render
 from app.embed.tokens import LASTS_SECONDS
-from app.embed.visitors import admit, counted_visitor, renewed, site_key, tokens, visitor
+from app.embed.visitors import counted_visitor, renewed, site_key, tokens, visitor
 from app.errors import AppError, ForbiddenError, InvalidRequestError, to_response
 from app.parts import Parts, get_parts
 
@@ -93,9 +94,10 @@ async def session(body: SessionIn, request: Request, response: Response) -> dict
     await accounts(request).limits.spend(Budget("embed-session", per_minute), address)
     key = await site_key(request, body.key)
     _check_asker(request, key)
-    claims = renewed(request, key)
+    claims = await renewed(request, key)
+    token = (await tokens(request)).make(claims, time.time())
     response.headers["Cache-Control"] = "no-store"
-    return {"token": tokens(request).make(claims, time.time()), "expires_seconds": LASTS_SECONDS}
+    return {"token": token, "expires_seconds": LASTS_SECONDS}
 
 
 @router.post("/api/embed/chat")
