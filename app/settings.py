@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     )
     session_days: int = Field(default=30, ge=1, le=366, description="how long a sign-in lasts")
     secure_cookies: bool | None = Field(
-        default=None, description="Secure cookies; unset: when public_url is https"
+        default=None, description="Secure cookies; unset: when public_url or the request is https"
     )
     sign_in_tries_per_minute: int = Field(
         default=10, ge=1, description="most sign-in tries of one address a minute"
@@ -117,7 +117,8 @@ class Settings(BaseSettings):
         """The SQLAlchemy URL in force."""
         return self.database_url or f"sqlite+aiosqlite:///{self.data_folder.resolve() / 'baton.db'}"
 
-    def cookies_are_secure(self) -> bool:
+    def cookies_are_secure(self, scheme: str) -> bool:
+        """`scheme`: how the request came, as far as this process or its proxy tells."""
         if self.secure_cookies is not None:
             return self.secure_cookies
-        return (self.public_url or "").startswith("https://")
+        return scheme in ("https", "wss") or (self.public_url or "").startswith("https://")

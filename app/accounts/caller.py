@@ -54,9 +54,9 @@ class Caller:
     key_id: str | None = None
 
 
-def cookie_name(settings: Settings) -> str:
+def cookie_name(settings: Settings, scheme: str) -> str:
     """`__Host-` makes the browser refuse the cookie from plain http, subdomains or sub-paths."""
-    return "__Host-baton_session" if settings.cookies_are_secure() else "baton_session"
+    return "__Host-baton_session" if settings.cookies_are_secure(scheme) else "baton_session"
 
 
 def user_seat(user_id: str) -> str:
@@ -66,7 +66,7 @@ def user_seat(user_id: str) -> str:
 async def maybe_signed_in(connection: HTTPConnection) -> Caller | None:
     """The signed-in user by the session cookie, None without a valid one."""
     parts = account_parts(connection)
-    token = connection.cookies.get(cookie_name(parts.settings))
+    token = connection.cookies.get(cookie_name(parts.settings, connection.scope["scheme"]))
     if not token or len(token) > 100:
         return None
     query = (

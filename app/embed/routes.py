@@ -12,7 +12,7 @@ from pydantic import Field
 from app.accounts.caller import Caller, check_origin
 from app.accounts.limits import Budget, address_prefix
 from app.accounts.models import ApiKey
-from app.accounts.origins import origin_of, own_origin
+from app.accounts.origins import site_origin
 from app.accounts.wiring import accounts
 from app.bodies import Bounded, StrictBody
 from app.chat import history
@@ -156,17 +156,20 @@ def _ask_of(asked: QuestionIn, most_messages: int) -> Ask:
 
 def _origin(request: Request) -> str:
     """Where the asking page is from; browsers leave Origin out only when it is our own."""
-    return request.headers.get("origin") or own_origin(request.scope)
+    return request.headers.get("origin") or _own(request)
+
+
+def _own(request: Request) -> str:
+    return site_origin(request.scope, get_parts(request).settings.public_url)
 
 
 def _check_asker(request: Request, key: ApiKey) -> None:
     """Our own framed page, or a page of the key's sites. Raises ForbiddenError."""
     origin = request.headers.get("origin")
-    if request.headers.get("sec-fetch-site") == "same-origin":
+    may_be_own = origin is None or get_parts(request).settings.public_url is None
+    if may_be_own and request.headers.get("sec-fetch-site") == "same-origin":
         return
     if origin is None:
         raise ForbiddenError("Visitors come from the chat's own page.")
-    public_url = get_parts(request).settings.public_url
-    own = {own_origin(request.scope), origin_of(public_url) if public_url else ""}
-    if origin not in own:
+    if origin != _own(request):
         check_origin(key, origin)
