@@ -53,7 +53,7 @@ class QuestionIn(StrictBody):
 
 
 # -- for the embedding page -----------------------------------------------------------------------
-@router.get("/embed.js", include_in_schema=False)
+@router.api_route("/embed.js", methods=["GET", "HEAD"], include_in_schema=False)
 async def script() -> Response:
     headers = {
         "Cache-Control": "public, max-age=300",
