@@ -6,7 +6,9 @@ every route; `chat/turn.py` is the one place where it becomes a turn's last even
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import structlog
 from fastapi import FastAPI, Request
@@ -15,6 +17,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 log = structlog.get_logger(__name__)
+
+_SHOWN_CHARACTERS = 200
+# what pydantic calls the branches of a union, beside list[...] and function-before[...]
+_BRANCHES = frozenset({"str", "constrained-str", "int", "float", "bool", "dict", "none"})
 
 
 class AppError(Exception):
@@ -172,9 +178,26 @@ def to_response(error: AppError) -> JSONResponse:
 def from_validation(error: RequestValidationError) -> AppError:
     """The first fault pydantic found, with the field's path; the value itself is never echoed."""
     first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"] if part != "body")
+    path = _path_of(first["loc"], first["type"])
     where = f"`{path}`: " if path else ""
     return InvalidRequestError(f"{where}{first['msg']}.", param=path or None)
+
+
+def _path_of(loc: tuple[int | str, ...], kind: str) -> str:
+    """Where a fault is, as the caller wrote it: pydantic also names the branches of a union."""
+    if kind == "json_invalid":
+        return ""
+    # loc begins with body, query, path or header
+    inside = [str(part) for part in loc[1:]]
+    if kind != "extra_forbidden":
+        inside = [part for part in inside if part not in _BRANCHES and "[" not in part]
+    return ".".join(inside)[:_SHOWN_CHARACTERS]
+
+
+def shown_path(scope: Mapping[str, Any]) -> str:
+    """A request's path for a log: percent-encoded, cut, without its query string."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "replace")
+    return quote(raw.partition(b"?")[0][:_SHOWN_CHARACTERS], safe="/%:@!$&'()*+,;=~-._")
 
 
 _BY_STATUS: dict[int, type[AppError]] = {
@@ -199,10 +222,13 @@ def install(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return to_response(_BY_STATUS.get(error.status_code, InvalidRequestError)())
+        response = to_response(_BY_STATUS.get(error.status_code, InvalidRequestError)())
+        # which methods an address takes
+        response.headers.update(error.headers or {})
+        return response
 
     async def unknown(request: Request, error: Exception) -> JSONResponse:
-        log.error("unexpected fault", path=request.url.path, exc_info=error)
+        log.error("unexpected fault", path=shown_path(request.scope), exc_info=error)
         return to_response(AppError())
 
     app.add_exception_handler(AppError, known)

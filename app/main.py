@@ -25,6 +25,8 @@ from app.line.board import Board
 from app.line.line import Line
 from app.ops import health
 from app.ops.background import running
+from app.ops.body_limit import BodyLimit
+from app.ops.faults import Faults
 from app.ops.headers import SecurityHeaders
 from app.ops.logs import RequestLog
 from app.parts import Parts
@@ -45,8 +47,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="Baton",
         summary="The front door for batch-1 GPU inference.",
         lifespan=_lifespan,
-        max_body_size=settings.max_body_bytes,
-        docs_url="/docs",
+        # a page of scripts from elsewhere, which our policy forbids
+        docs_url=None,
         redoc_url=None,
     )
     app.state.settings = settings
@@ -62,8 +64,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     errors.install(app)
     # the last added is the outermost
+    app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes)
     app.add_middleware(Csrf, public_url=settings.public_url)
     app.add_middleware(Cors)
+    app.add_middleware(Faults)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog)
     return app

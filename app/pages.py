@@ -101,7 +101,7 @@ def render(request: Request, template: str, **values: object) -> HTMLResponse:
     return HTMLResponse(html, headers=headers)
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 async def chat_page(request: Request, caller: MaybeCaller) -> Response:
     """The chat, or for strangers what this is and a sign-in form."""
     if caller is None:

@@ -23,7 +23,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATON_", frozen=True, extra="ignore")
 
     # -- where things are -------------------------------------------------------------------------
-    data_folder: Path = Field(default=Path("data"), description="database, embedded store, secrets")
+    data_folder: Path = Field(default=Path("data"), description="database, embedded store")
     redis_url: str | None = Field(
         default=None, description="Redis or Valkey; unset: the embedded Valkey"
     )
@@ -111,13 +111,15 @@ class Settings(BaseSettings):
     )
     session_days: int = Field(default=30, ge=1, le=366, description="how long a sign-in lasts")
     secure_cookies: bool | None = Field(
-        default=None, description="Secure cookies; unset: when public_url is https"
+        default=None, description="Secure cookies; unset: when public_url or the request is https"
     )
     sign_in_tries_per_minute: int = Field(
         default=10, ge=1, description="most sign-in tries of one address a minute"
     )
     embed_visitors_per_site: int = Field(
-        default=20, ge=1, description="most visitors of one embedding site in line at once"
+        default=20,
+        ge=1,
+        description="most visitors of one account's sites (publishable keys) in line at once",
     )
 
     @field_validator("redis_url")
@@ -153,7 +155,8 @@ class Settings(BaseSettings):
         """The SQLAlchemy URL in force."""
         return self.database_url or f"sqlite+aiosqlite:///{self.data_folder.resolve() / 'baton.db'}"
 
-    def cookies_are_secure(self) -> bool:
+    def cookies_are_secure(self, scheme: str) -> bool:
+        """`scheme`: how the request came, as far as this process or its proxy tells."""
         if self.secure_cookies is not None:
             return self.secure_cookies
-        return (self.public_url or "").startswith("https://")
+        return scheme in ("https", "wss") or (self.public_url or "").startswith("https://")

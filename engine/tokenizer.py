@@ -115,10 +115,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ordinary text only: what spells a control token becomes ordinary pieces."""
-        if _SURROGATES.search(text):
-            # JSON can carry half of a surrogate pair, UTF-8 cannot
-            text = _SURROGATES.sub("\ufffd", text)
-        return self._bpe.encode(text, add_special_tokens=False).ids
+        return self._encode_all([text])[0]
 
     def encode_with_specials(self, rendered: str, mark: str) -> list[int]:
         """Encode a rendered template: control tokens count, except where `mark` breaks them.
@@ -126,20 +123,29 @@ class Tokenizer:
         `mark` is a string that occurs in nothing the user wrote; it disappears. Pass "" where
         there is none.
         """
-        ids: list[int] = []
+        texts: list[str] = []
+        specials: list[int] = []
         position = 0
         for found in self.special_pattern.finditer(rendered):
-            self._append_ordinary(ids, rendered[position : found.start()], mark)
-            ids.append(self.special_tokens[found.group()])
+            texts.append(rendered[position : found.start()])
+            specials.append(self.special_tokens[found.group()])
             position = found.end()
-        self._append_ordinary(ids, rendered[position:], mark)
+        texts.append(rendered[position:])
+        if mark:
+            texts = [text.replace(mark, "") for text in texts]
+        ordinary = self._encode_all(texts)
+        ids = ordinary[0]
+        for special, behind in zip(specials, ordinary[1:], strict=True):
+            ids.append(special)
+            ids += behind
         return ids
 
-    def _append_ordinary(self, ids: list[int], text: str, mark: str) -> None:
-        if mark:
-            text = text.replace(mark, "")
-        if text:
-            ids.extend(self.encode(text))
+    def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """In one batch: unlike `encode`, it lets other threads run Python meanwhile."""
+        # JSON can carry half of a surrogate pair, UTF-8 cannot
+        clean = [_SURROGATES.sub("\ufffd", text) for text in texts]
+        found = self._bpe.encode_batch_fast(clean, add_special_tokens=False)
+        return [encoding.ids for encoding in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The whole text of these ids; control tokens print nothing."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
+from fastapi import Depends
 from sqlalchemy import ColumnElement, or_, select, update
 from starlette.requests import HTTPConnection
 
@@ -37,7 +38,8 @@ class BadKeyError(AppError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `seat` is who may hold one place in line: an account with all its secret keys."""
+    """Who asks. `seat` is who may hold one place in line: an account with all its secret keys, a
+    publishable key, a visitor. `app.chat.admission` bounds how many of the latter an account has."""
 
     kind: Literal["user", "key", "visitor"]
     seat: str
@@ -52,9 +54,9 @@ class Caller:
     key_id: str | None = None
 
 
-def cookie_name(settings: Settings) -> str:
+def cookie_name(settings: Settings, scheme: str) -> str:
     """`__Host-` makes the browser refuse the cookie from plain http, subdomains or sub-paths."""
-    return "__Host-baton_session" if settings.cookies_are_secure() else "baton_session"
+    return "__Host-baton_session" if settings.cookies_are_secure(scheme) else "baton_session"
 
 
 def user_seat(user_id: str) -> str:
@@ -64,7 +66,7 @@ def user_seat(user_id: str) -> str:
 async def maybe_signed_in(connection: HTTPConnection) -> Caller | None:
     """The signed-in user by the session cookie, None without a valid one."""
     parts = account_parts(connection)
-    token = connection.cookies.get(cookie_name(parts.settings))
+    token = connection.cookies.get(cookie_name(parts.settings, connection.scope["scheme"]))
     if not token or len(token) > 100:
         return None
     query = (
@@ -109,6 +111,22 @@ async def api_caller(connection: HTTPConnection) -> Caller:
     check_origin(key, origin)
     seat = f"k:{key.id}"
     return Caller("key", seat, "api", user.id, user.name, origin=origin, key_id=key.id)
+
+
+async def counted_user(
+    connection: HTTPConnection, caller: Annotated[Caller, Depends(signed_in)]
+) -> Caller:
+    """As `signed_in`, the request counted before its body is looked at, so that refused ones count."""
+    await count_request(connection, caller)
+    return caller
+
+
+async def counted_api_caller(
+    connection: HTTPConnection, caller: Annotated[Caller, Depends(api_caller)]
+) -> Caller:
+    """As `api_caller`, the request counted before its body is looked at."""
+    await count_request(connection, caller)
+    return caller
 
 
 async def count_request(connection: HTTPConnection, caller: Caller) -> None:

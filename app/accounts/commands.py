@@ -51,10 +51,13 @@ def list_users(data_folder: DataFolder = None) -> None:
 
 @user_app.command("set-password")
 def set_password(name: Name, data_folder: DataFolder = None) -> None:
-    """Set a new password, asked for or read from standard input; ends all sign-ins."""
+    """Set a new password, asked for or read from standard input; ends all sign-ins, no API keys."""
     password = _password()
     _run(lambda people, _: people.set_password(name, password), data_folder)
-    typer.echo("The password is set. All sign-ins of this account have ended.")
+    typer.echo(
+        "The password is set. All sign-ins of this account have ended; its API keys go on working "
+        "until they are revoked (`baton key list`, `baton key revoke`)."
+    )
 
 
 @user_app.command("make-admin")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.accounts.origins import is_under, origin_of, own_origin
+from app.accounts.origins import is_under, site_origin
 from app.errors import AppError, ForbiddenError, to_response
 
 # These take bearer keys only and never look at a cookie.
@@ -30,7 +30,7 @@ class Csrf:
 
     def __init__(self, app: ASGIApp, public_url: str | None = None) -> None:
         self.app = app
-        self._public_origin = origin_of(public_url) if public_url else None
+        self._public_url = public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self._fault(scope)
@@ -50,18 +50,20 @@ class Csrf:
         headers = Headers(scope=scope)
         if not self._is_from_own_page(scope, headers):
             return ForbiddenError(
-                "This request did not come from this site's own page. If Baton stands behind a "
-                "proxy, set BATON_PUBLIC_URL to the address people use."
+                "This request did not come from this site's own page. Open it by its public address; "
+                "operators set BATON_PUBLIC_URL to the one that people use."
             )
         if scope["type"] == "http" and _has_body(headers) and not _is_json(headers):
             return NotJsonError()
         return None
 
     def _is_from_own_page(self, scope: Scope, headers: Headers) -> bool:
-        if headers.get("sec-fetch-site") in ("same-origin", "none"):
-            return True
         origin = headers.get("origin")
-        return origin is not None and origin in (own_origin(scope), self._public_origin)
+        if origin is not None and origin == site_origin(scope, self._public_url):
+            return True
+        # a proxy may have changed Host: the browser knows better, unless we know the address
+        is_own = headers.get("sec-fetch-site") in ("same-origin", "none")
+        return is_own and (origin is None or self._public_url is None)
 
 
 def _has_body(headers: Headers) -> bool:

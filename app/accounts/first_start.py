@@ -28,9 +28,19 @@ async def first_start_token(database: Database) -> str | None:
 
 
 async def use_token(session: AsyncSession, token: str) -> None:
-    """Use the token up within the caller's transaction; raises ForbiddenError if it is not valid."""
+    """Use the token up within the caller's transaction.
+
+    Raises ForbiddenError if it is not valid, or if there is an administrator already.
+    """
     used = delete(FirstStart).where(FirstStart.token_hash == digest(token))
-    if not (await session.execute(used.returning(FirstStart.id))).all():
+    is_valid = bool((await session.execute(used.returning(FirstStart.id))).all())
+    if not is_valid or await session.scalar(select(exists().where(User.is_admin))):
         raise ForbiddenError(
-            "This administrator link is not valid any more. Restart Baton to print a new one."
+            "This administrator link is not valid any more. While there is no "
+            "administrator, Baton prints a new one at each start."
         )
+
+
+async def forget_token(session: AsyncSession) -> None:
+    """There is an administrator from this transaction on, so the printed link must open nothing."""
+    await session.execute(delete(FirstStart))

@@ -33,6 +33,14 @@ class Budget:
     most: int
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One counted use."""
+
+    key: str
+    id: str
+
+
 class Limits:
     """Counts uses of budgets."""
 
@@ -40,10 +48,11 @@ class Limits:
         self._store = store
         self._local = LocalWindows()
 
-    async def spend(self, budget: Budget, who: str) -> None:
+    async def spend(self, budget: Budget, who: str) -> Use:
         """Count one use by `who`; raises TooManyRequestsError when the minute is used up."""
         key = f"baton:{{l:{budget.name}:{who}}}"
-        args = (budget.most, int(_WINDOW_SECONDS * 1000), uuid4().hex)
+        use = Use(key, uuid4().hex)
+        args = (budget.most, int(_WINDOW_SECONDS * 1000), use.id)
         try:
             wait_seconds = cast(int, await self._store.run(_WINDOW, [key], args)) / 1000
         except StoreUnavailableError:
@@ -53,6 +62,14 @@ class Limits:
             raise TooManyRequestsError(
                 f"That was too often. Try again in {seconds} seconds.", retry_after_seconds=seconds
             )
+        return use
+
+    async def give_back(self, use: Use) -> None:
+        """The use does not count after all."""
+        try:
+            await self._store.command("ZREM", use.key, use.id)
+        except StoreUnavailableError:
+            self._local.give_back(use.key)
 
 
 class LocalWindows:
@@ -73,6 +90,11 @@ class LocalWindows:
             return uses[0] + _WINDOW_SECONDS - now_seconds
         uses.append(now_seconds)
         return 0.0
+
+    def give_back(self, key: str) -> None:
+        """The latest use does not count."""
+        if self._uses.get(key):
+            self._uses[key].pop()
 
 
 def address_prefix(address: str) -> str:

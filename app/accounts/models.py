@@ -117,6 +117,15 @@ class FirstStart(Base):
     token_hash: Mapped[str] = mapped_column(String(64))
 
 
+class SharedSecret(Base):
+    """Random bytes that every replica needs and nobody else may know."""
+
+    __tablename__ = "shared_secrets"
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[bytes]
+
+
 class Conversation(Base):
     __tablename__ = "conversations"
     __table_args__ = (Index("ix_conversations_user_updated", "user_id", "updated_at"),)

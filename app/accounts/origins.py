@@ -17,6 +17,14 @@ def own_origin(scope: Scope) -> str:
     return without_default_port(f"{scheme}://{host}")
 
 
+def site_origin(scope: Scope, public_url: str | None) -> str:
+    """The one origin of our own pages: the public one where it is known.
+
+    Else the one the request was sent to, which a foreign domain that resolves to us can be, too.
+    """
+    return origin_of(public_url) if public_url else own_origin(scope)
+
+
 def origin_of(url: str) -> str:
     """Scheme, host and port of `url`, as browsers spell an Origin."""
     parts = urlsplit(url)

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.accounts.db import Database
-from app.accounts.first_start import use_token
+from app.accounts.first_start import forget_token, use_token
 from app.accounts.models import SignIn, User
 from app.accounts.secrets import Passwords
 from app.accounts.texts import clean_name, clean_password, name_key
@@ -57,6 +57,8 @@ class People:
                 if admin_token is not None:
                     await use_token(session, admin_token)
                     user.is_admin = True
+                elif is_admin:
+                    await forget_token(session)
                 session.add(user)
         except IntegrityError as error:
             raise NameTakenError from error
@@ -72,7 +74,7 @@ class People:
             return await _named(session, name)
 
     async def set_password(self, name: str, password: str) -> None:
-        """Also ends all its sign-ins: whoever knew the old one is out. Raises NotFoundError."""
+        """Also ends all its sign-ins; its API keys go on working. Raises NotFoundError."""
         hashed = await self._passwords.hash(clean_password(password))
         async with self._database.session() as session:
             user = await _named(session, name)
@@ -84,6 +86,7 @@ class People:
         async with self._database.session() as session:
             user = await _named(session, name)
             await session.execute(update(User).where(User.id == user.id).values(is_admin=True))
+            await forget_token(session)
 
     async def delete(self, name: str) -> None:
         """Remove the account and all its rows. Raises NotFoundError, LastAdminError."""

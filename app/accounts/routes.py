@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Path, Request, Response
+from pydantic import ConfigDict, FailFast, Field
 
 from app.accounts.caller import Caller, cookie_name, signed_in
 from app.accounts.limits import Budget, address_prefix
@@ -13,16 +13,20 @@ from app.accounts.models import ApiKey, KeyKind, User
 from app.accounts.secrets import digest
 from app.accounts.texts import name_key
 from app.accounts.wiring import Accounts, account_parts, accounts
+from app.bodies import StrictBody
 from app.errors import ForbiddenError
 
 router = APIRouter(prefix="/api")
 SignedIn = Annotated[Caller, Depends(signed_in)]
+KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 Services = Annotated[Accounts, Depends(accounts)]
 
+# failed tries for one name from everywhere, as a multiple of one address's tries
+NAME_TRIES_FACTOR = 10
 _SECONDS_A_DAY = 86_400
 
 
-class _Body(BaseModel):
+class _Body(StrictBody):
     # the exact limits are checked where they can be explained; these only bound the work
     model_config = ConfigDict(extra="forbid", str_max_length=1000)
 
@@ -39,7 +43,7 @@ class SignUpBody(SignInBody):
 class KeyBody(_Body):
     name: str
     kind: KeyKind = "secret"
-    origins: list[str] = Field(default=[], max_length=100)
+    origins: Annotated[list[str], FailFast()] = Field(default=[], max_length=100)
 
 
 @router.post("/sign-up", status_code=201)
@@ -62,11 +66,24 @@ async def sign_in(
 ) -> dict[str, Any]:
     tries = account_parts(request).settings.sign_in_tries_per_minute
     await services.limits.spend(Budget("sign-in", tries), _address(request))
-    # a digest, because a name may hold anything and be long
-    await services.limits.spend(Budget("sign-in-name", tries), digest(name_key(body.name)))
-    user = await services.sign_ins.check(body.name, body.password)
+    user = await _checked(body, tries, request, services)
     await _begin(request, response, services, user)
     return _me(user.name, user.is_admin)
+
+
+async def _checked(body: SignInBody, tries: int, request: Request, services: Accounts) -> User:
+    """Only failures use a name's budgets up, and those from one place soon: a stranger who guesses
+    must not lock the account's owner out. All places together are bounded, more roomily."""
+    # a digest, because a name may hold anything and be long
+    name = digest(name_key(body.name))
+    here = await services.limits.spend(
+        Budget("sign-in-name-here", max(1, tries // 2)), f"{name}:{_address(request)}"
+    )
+    anywhere = await services.limits.spend(Budget("sign-in-name", tries * NAME_TRIES_FACTOR), name)
+    user = await services.sign_ins.check(body.name, body.password)
+    for use in (here, anywhere):
+        await services.limits.give_back(use)
+    return user
 
 
 @router.post("/sign-out", status_code=204)
@@ -76,8 +93,8 @@ async def sign_out(request: Request, response: Response, services: Services) -> 
     if token:
         await services.sign_ins.end(token)
     response.delete_cookie(
-        cookie_name(settings),
-        secure=settings.cookies_are_secure(),
+        cookie_name(settings, request.scope["scheme"]),
+        secure=settings.cookies_are_secure(request.scope["scheme"]),
         httponly=True,
         samesite="lax",
     )
@@ -106,7 +123,7 @@ async def create_key(
 
 
 @router.delete("/keys/{key_id}", status_code=204)
-async def revoke_key(key_id: str, caller: SignedIn, services: Services) -> None:
+async def revoke_key(key_id: KeyId, caller: SignedIn, services: Services) -> None:
     await services.keys.revoke(_user_id(caller), key_id)
 
 
@@ -116,18 +133,20 @@ async def _begin(request: Request, response: Response, services: Accounts, user:
     token = await services.sign_ins.begin(user.id, _token(request))
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
-        cookie_name(settings),
+        cookie_name(settings, request.scope["scheme"]),
         token,
         max_age=settings.session_days * _SECONDS_A_DAY,
         path="/",
-        secure=settings.cookies_are_secure(),
+        secure=settings.cookies_are_secure(request.scope["scheme"]),
         httponly=True,
         samesite="lax",
     )
 
 
 def _token(request: Request) -> str | None:
-    return request.cookies.get(cookie_name(account_parts(request).settings))
+    return request.cookies.get(
+        cookie_name(account_parts(request).settings, request.scope["scheme"])
+    )
 
 
 def _address(request: Request) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 from app.accounts.db import Database
 from app.accounts.models import SignIn, User, now
 from app.accounts.secrets import Passwords, digest, new_token
-from app.accounts.texts import PASSWORD_CHARACTERS, clean_password, name_key
+from app.accounts.texts import PASSWORD_CHARACTERS, clean_name, clean_password, name_key
 from app.errors import AppError, InvalidRequestError
 
 
@@ -30,8 +30,7 @@ class SignIns:
 
     async def check(self, name: str, password: str) -> User:
         """The account whose name and password these are; raises WrongPasswordError."""
-        async with self._database.session() as session:
-            user = await session.scalar(select(User).where(User.name_key == name_key(name)))
+        user = await self._named(name)
         try:
             password = clean_password(password)
         except InvalidRequestError:
@@ -46,6 +45,15 @@ class SignIns:
             async with self._database.session() as session:
                 await session.execute(renew.values(password_hash=checked.new_hash))
         return user
+
+    async def _named(self, name: str) -> User | None:
+        try:
+            key = name_key(clean_name(name))
+        except InvalidRequestError:
+            # nobody's, and maybe nothing that a database takes (a NUL)
+            return None
+        async with self._database.session() as session:
+            return await session.scalar(select(User).where(User.name_key == key))
 
     async def begin(self, user_id: str, earlier_token: str | None) -> str:
         """A new session's token; the session the browser had before ends, expired ones go."""

@@ -42,16 +42,23 @@ def clean_password(text: str) -> str:
 def clean_origin(text: str) -> str:
     """An origin as browsers send it, e.g. `https://example.org`; raises InvalidRequestError.
 
-    Lower case, host in ASCII, the scheme's own port left out. A lone final slash is forgiven.
+    Lower case, the scheme's own port left out. A lone final slash is forgiven. A host must be ASCII:
+    translations to `xn--` differ between versions of the standard, and a wrong one binds a stranger.
     """
     shown = text[:100]
+    if not text.isascii():
+        raise InvalidRequestError(
+            f"“{shown}” holds letters beyond ASCII. Write the host in its xn-- form, as the browser's "
+            "address bar gives it when copied.",
+            param="origins",
+        )
     if any(unicodedata.category(c).startswith(("C", "Z")) for c in text) or len(text) > 280:
         raise _bad_origin(shown)
     try:
         parts = urlsplit(text.removesuffix("/"))
         port = parts.port
         host = _host(parts.hostname or "")
-    except ValueError as error:  # UnicodeError of an impossible host is one too
+    except ValueError as error:
         raise _bad_origin(shown) from error
     scheme = parts.scheme.lower()
     more = parts.path or parts.query or parts.fragment or "?" in text or "#" in text
@@ -69,10 +76,12 @@ def _host(host: str) -> str:
             return f"[{IPv6Address(host).compressed}]"
         except AddressValueError as error:
             raise ValueError(host) from error
-    plain = host.encode("idna").decode("ascii").lower()
-    if not all(c.isalnum() or c in "-._" for c in plain):
+    labels = host.removesuffix(".").split(".")
+    if not all(1 <= len(label) <= 63 for label in labels):
         raise ValueError(host)
-    return plain
+    if not all(c.isalnum() or c in "-._" for c in host):
+        raise ValueError(host)
+    return host
 
 
 def _bad_origin(shown: str) -> InvalidRequestError:

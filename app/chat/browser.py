@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from pydantic import Field, StringConstraints
 
-from app.accounts.caller import Caller, count_request, signed_in
+from app.accounts.caller import Caller, counted_user, signed_in
 from app.accounts.models import Turn
+from app.bodies import StrictBody
 from app.chat import conversations, history
 from app.chat.prompt import AnswerSettings
 from app.chat.scribe import settle
@@ -33,13 +34,12 @@ Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 PathId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 Position = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,19}-[0-9]{1,19}$")]
 CallerOf = Annotated[Caller, Depends(signed_in)]
+CountedOf = Annotated[Caller, Depends(counted_user)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
 
 
-class SettingsIn(BaseModel):
+class SettingsIn(StrictBody):
     """How to answer; whatever is left out is the model's own recommendation."""
-
-    model_config = ConfigDict(extra="forbid")
 
     system: str | None = Field(default=None, max_length=MAX_SYSTEM_CHARACTERS)
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -58,9 +58,7 @@ class SettingsIn(BaseModel):
         )
 
 
-class QuestionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class QuestionIn(StrictBody):
     # chosen by the page, so that sending it again asks nothing twice
     id: Id
     conversation_id: Id | None = None
@@ -69,17 +67,14 @@ class QuestionIn(BaseModel):
     settings: SettingsIn = SettingsIn()
 
 
-class TitleIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class TitleIn(StrictBody):
     title: str = Field(min_length=1, max_length=conversations.MAX_TITLE_CHARACTERS, pattern=r"\S")
 
 
 # -- asking and watching --------------------------------------------------------------------------
 @router.post("/chat")
-async def ask(asked: QuestionIn, request: Request, caller: CallerOf, parts: PartsOf) -> Response:
+async def ask(asked: QuestionIn, caller: CountedOf, parts: PartsOf) -> Response:
     """Put a question in line and stream what becomes of it. The same id again resumes."""
-    await count_request(request, caller)
     submitted = await submit(parts, caller, await _ask_of(parts, caller, asked))
     return turn_response(parts, submitted)
 

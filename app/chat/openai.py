@@ -15,7 +15,8 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Header, Request, Response
 from starlette.responses import JSONResponse
 
-from app.accounts.caller import Caller, api_caller, count_request
+from app.accounts.caller import Caller, api_caller, counted_api_caller
+from app.chat.admission import admit
 from app.chat.openai_answer import FAREWELL, Completion, ServerStoppingError
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
 from app.chat.sse import Body, SseResponse, stop_grace_over
@@ -26,6 +27,7 @@ from app.parts import Parts, get_parts
 router = APIRouter(prefix="/v1", tags=["openai"])
 
 CallerOf = Annotated[Caller, Depends(api_caller)]
+CountedOf = Annotated[Caller, Depends(counted_api_caller)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
 # nobody reads it; the code is nginx's for "the client closed the request"
 CLIENT_CLOSED = 499
@@ -57,13 +59,12 @@ def _model(name: str) -> dict[str, Any]:
 async def complete(
     body: CompletionIn,
     request: Request,
-    caller: CallerOf,
+    caller: CountedOf,
     parts: PartsOf,
     x_baton_comments: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Streaming or blocking. `X-Baton-Comments: off` leaves out the comments that keep a waiting
     stream alive, for clients that cannot skip them."""
-    await count_request(request, caller)
     refuse_unsupported(body, most_messages=parts.settings.max_messages)
     ask = Ask(
         generation=uuid4().hex,
@@ -73,6 +74,8 @@ async def complete(
         source="api",
         hold=False,
     )
+    if caller.origin is not None:
+        await admit(parts, caller)
     submitted = await submit(parts, caller, ask)
     completion = Completion(submitted.generation, submitted.pool)
     if not body.stream:

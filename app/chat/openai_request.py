@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
+from app.bodies import Bounded, StrictBody
 from app.chat.prompt import AnswerSettings
 from app.errors import InvalidRequestError
 
@@ -22,9 +23,7 @@ StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CH
 _ROLES = {"developer": "system"}
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class StreamOptions(StrictBody):
     include_usage: bool = False
     # pads chunks against an eavesdropper on their lengths; ours come in frames anyway
     include_obfuscation: bool = False
@@ -34,9 +33,9 @@ class MessageIn(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Bounded[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Bounded[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
 
@@ -44,7 +43,7 @@ class CompletionIn(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str = Field(min_length=1, max_length=200)
-    messages: list[MessageIn] = Field(min_length=1)
+    messages: Bounded[MessageIn] = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -52,7 +51,7 @@ class CompletionIn(BaseModel):
     # -1 is how some servers spell "all"
     top_k: int | None = Field(default=None, ge=-1, le=1_000_000)
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
-    stop: StopText | list[StopText] | None = None
+    stop: StopText | Bounded[StopText] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

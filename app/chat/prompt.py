@@ -33,6 +33,7 @@ from engine.types import ModelCard, ModelFileError, SamplingParams
 CARD_SECONDS = 10.0
 # Below this many characters a prompt is tokenised faster than a thread is woken.
 INLINE_CHARACTERS = 4_000
+LONG_PROMPTS_AT_ONCE = 2
 # Seeds stay exact in JavaScript.
 SEED_BITS = 53
 LEAST_TEMPERATURE = 1e-4
@@ -75,6 +76,8 @@ class _Models:
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, bytes, Model]] = {}
         self._lock = asyncio.Lock()
+        # long prompts tokenised at once: more would fill the machine's threads, and its memory
+        self.long_prompts = asyncio.Semaphore(LONG_PROMPTS_AT_ONCE)
 
     async def get(self, line: Line, pool: str) -> Model:
         """Raises PoolEmptyError before a node published a card, ModelUnreadableError."""
@@ -100,7 +103,11 @@ _MODELS: WeakKeyDictionary[Line, _Models] = WeakKeyDictionary()
 
 
 async def model_of(line: Line, pool: str) -> Model:
-    return await _MODELS.setdefault(line, _Models()).get(line, pool)
+    return await _models(line).get(line, pool)
+
+
+def _models(line: Line) -> _Models:
+    return _MODELS.setdefault(line, _Models())
 
 
 async def resolve_pool(line: Line, name: str | None) -> str:
@@ -138,7 +145,7 @@ async def make_work(
     template refuses.
     """
     model = await model_of(line, pool)
-    ids = await _ids(model, messages)
+    ids = await _ids(line, model, messages)
     return Work(
         model=model.card.name,
         prompt_ids=tuple(ids),
@@ -148,16 +155,33 @@ async def make_work(
     )
 
 
-async def _ids(model: Model, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    characters = sum(len(str(message.get("content") or "")) for message in messages)
+async def _ids(line: Line, model: Model, messages: Sequence[Mapping[str, Any]]) -> list[int]:
     try:
-        if characters <= INLINE_CHARACTERS:
+        if is_short(messages):
             return prompt_ids(model.tokenizer, model.card, messages)
-        return await asyncio.to_thread(prompt_ids, model.tokenizer, model.card, messages)
+        async with _models(line).long_prompts:
+            return await asyncio.to_thread(prompt_ids, model.tokenizer, model.card, messages)
     except TemplateRefusedError as error:
         raise InvalidRequestError(str(error), param="messages") from error
     except ModelFileError as error:
         raise ModelUnreadableError(str(error)) from error
+
+
+def is_short(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all that a template may print (names, tool calls, ...) is within the inline limit."""
+    left = INLINE_CHARACTERS
+    rest: list[Any] = [messages]
+    while rest and left >= 0:
+        value = rest.pop()
+        if isinstance(value, str):
+            left -= len(value)
+        elif isinstance(value, Mapping):
+            rest += [*value.keys(), *value.values()]
+        elif isinstance(value, Sequence):
+            rest += value
+        # also what is no text, and the words of the template around a message
+        left -= 1
+    return left >= 0
 
 
 def fitting_tokens(prompt: int, asked: int | None, context: int, most: int) -> int:

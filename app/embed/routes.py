@@ -7,20 +7,22 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from app.accounts.caller import Caller, check_origin, count_request
+from app.accounts.caller import Caller, check_origin
 from app.accounts.limits import Budget, address_prefix
 from app.accounts.models import ApiKey
-from app.accounts.origins import origin_of, own_origin
+from app.accounts.origins import site_origin
 from app.accounts.wiring import accounts
+from app.bodies import Bounded, StrictBody
 from app.chat import history
+from app.chat.admission import admit
 from app.chat.browser import Id, PathId, Position, SettingsIn, submitted_of, turn_response
 from app.chat.story import START
 from app.chat.turn import Ask, cancel, submit
 from app.embed.page import ROOT, best_language, render
 from app.embed.tokens import LASTS_SECONDS
-from app.embed.visitors import admit, renewed, site_key, tokens, visitor
+from app.embed.visitors import counted_visitor, renewed, site_key, tokens, visitor
 from app.errors import AppError, ForbiddenError, InvalidRequestError, to_response
 from app.parts import Parts, get_parts
 
@@ -28,35 +30,30 @@ router = APIRouter(tags=["embed"])
 
 MOST_CHARACTERS = 20_000
 VisitorOf = Annotated[Caller, Depends(visitor)]
+CountedOf = Annotated[Caller, Depends(counted_visitor)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
 KeyText = Annotated[str, Query(max_length=200)]
 
 
-class SessionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class SessionIn(StrictBody):
     key: str = Field(max_length=200)
 
 
-class MessageIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class MessageIn(StrictBody):
     role: Literal["user", "assistant"]
     content: str = Field(min_length=1, max_length=MOST_CHARACTERS * 10)
 
 
-class QuestionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class QuestionIn(StrictBody):
     id: Id
     # the whole conversation, which nobody but the visitor's page keeps; the question last
-    messages: list[MessageIn] = Field(min_length=1)
+    messages: Bounded[MessageIn] = Field(min_length=1)
     pool: str | None = Field(default=None, max_length=200)
     settings: SettingsIn = SettingsIn()
 
 
 # -- for the embedding page -----------------------------------------------------------------------
-@router.get("/embed.js", include_in_schema=False)
+@router.api_route("/embed.js", methods=["GET", "HEAD"], include_in_schema=False)
 async def script() -> Response:
     headers = {
         "Cache-Control": "public, max-age=300",
@@ -97,15 +94,15 @@ async def session(body: SessionIn, request: Request, response: Response) -> dict
     await accounts(request).limits.spend(Budget("embed-session", per_minute), address)
     key = await site_key(request, body.key)
     _check_asker(request, key)
-    claims = renewed(request, key)
+    claims = await renewed(request, key)
+    token = (await tokens(request)).make(claims, time.time())
     response.headers["Cache-Control"] = "no-store"
-    return {"token": tokens(request).make(claims, time.time()), "expires_seconds": LASTS_SECONDS}
+    return {"token": token, "expires_seconds": LASTS_SECONDS}
 
 
 @router.post("/api/embed/chat")
-async def ask(asked: QuestionIn, request: Request, caller: VisitorOf, parts: PartsOf) -> Response:
+async def ask(asked: QuestionIn, caller: CountedOf, parts: PartsOf) -> Response:
     """Put the question in line and stream what becomes of it. The same id again resumes."""
-    await count_request(request, caller)
     question = _ask_of(asked, parts.settings.max_messages)
     await admit(parts, caller)
     return turn_response(parts, await submit(parts, caller, question))
@@ -159,17 +156,20 @@ def _ask_of(asked: QuestionIn, most_messages: int) -> Ask:
 
 def _origin(request: Request) -> str:
     """Where the asking page is from; browsers leave Origin out only when it is our own."""
-    return request.headers.get("origin") or own_origin(request.scope)
+    return request.headers.get("origin") or _own(request)
+
+
+def _own(request: Request) -> str:
+    return site_origin(request.scope, get_parts(request).settings.public_url)
 
 
 def _check_asker(request: Request, key: ApiKey) -> None:
     """Our own framed page, or a page of the key's sites. Raises ForbiddenError."""
     origin = request.headers.get("origin")
-    if request.headers.get("sec-fetch-site") == "same-origin":
+    may_be_own = origin is None or get_parts(request).settings.public_url is None
+    if may_be_own and request.headers.get("sec-fetch-site") == "same-origin":
         return
     if origin is None:
         raise ForbiddenError("Visitors come from the chat's own page.")
-    public_url = get_parts(request).settings.public_url
-    own = {own_origin(request.scope), origin_of(public_url) if public_url else ""}
-    if origin not in own:
+    if origin != _own(request):
         check_origin(key, origin)

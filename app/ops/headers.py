@@ -5,6 +5,8 @@ from __future__ import annotations
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.accounts.origins import is_under
+
 PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -31,6 +33,8 @@ class SecurityHeaders:
                     # modules import each other without versions: after an upgrade a browser must
                     # not mix old ones with new (an unchanged file still costs only a 304)
                     headers.setdefault("Cache-Control", "no-cache")
+                elif is_under(scope["path"], ("/api", "/v1")):
+                    headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         await self.app(scope, receive, send_with_headers)

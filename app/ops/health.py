@@ -19,12 +19,12 @@ from app.parts import Parts, get_parts
 router = APIRouter(include_in_schema=False)
 
 
-@router.get("/healthz")
+@router.api_route("/healthz", methods=["GET", "HEAD"])
 async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.api_route("/readyz", methods=["GET", "HEAD"])
 async def readyz(parts: Annotated[Parts, Depends(get_parts)]) -> JSONResponse:
     """503 while the store is out of reach or no node is alive, with the reason."""
     try:

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.errors import shown_path
 from app.settings import Settings
 
 log = structlog.get_logger("http")
@@ -47,7 +48,8 @@ def configure(settings: Settings) -> None:
 class RequestLog:
     """Give every request an id, answer it as `x-request-id`, and log one line at its end.
 
-    The path is logged without its query string, which may hold what nobody should keep.
+    The path is logged as it was sent, percent-encoded (an escape sequence would reach the operator's
+    terminal), and without its query string, which may hold what nobody should keep.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -75,7 +77,7 @@ class RequestLog:
             say(
                 "request",
                 method=scope["method"],
-                path=scope["path"],
+                path=shown_path(scope),
                 status=status,
                 ms=round((time.perf_counter() - started_s) * 1000, 1),
                 id=request_id,

@@ -9,7 +9,12 @@ function takeAdminToken() {
   const match = /^#admin=(.+)$/.exec(location.hash);
   if (!match) return null;
   history.replaceState(null, "", location.pathname + location.search);
-  return decodeURIComponent(match[1]);
+  try {
+    return decodeURIComponent(match[1]);
+  } catch {
+    // a link cut in the middle of an escape: the server will say that it is not valid
+    return match[1];
+  }
 }
 
 // Only a path of our own may be gone on to.
@@ -34,6 +39,8 @@ class SignInForm {
       this.#submit();
     });
     find("[data-switch]", form).addEventListener("click", () => this.#show(!this.#isNew));
+    // disabled in the page: without this script the browser itself would send the password
+    find("[data-submit]", form).disabled = false;
   }
 
   #show(isNew) {

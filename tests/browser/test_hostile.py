@@ -101,3 +101,26 @@ async def test_the_first_start_token_leaves_the_address_and_is_sent_once_in_the_
     with_token = [request for request in sent if "abc-123_x" in request]
     assert len(with_token) == 1
     assert '"admin_token":"abc-123_x"' in with_token[0]
+
+
+async def test_a_broken_first_start_link_leaves_the_form_usable(site: Site) -> None:
+    ada = await site.visitor()
+    await ada.go("/sign-in#admin=%E0%A4%A")
+    await expect(ada.page.locator("[data-admin-note]")).to_be_visible()
+    await expect(ada.page.locator("[data-submit]")).to_be_enabled()
+    assert "admin" not in ada.page.url
+
+
+async def test_without_its_script_the_sign_in_form_sends_nothing(site: Site) -> None:
+    ada = await site.visitor()
+    ada.expected_texts.append("ERR_FAILED")
+    await ada.page.route("**/static/js/**", lambda route: route.abort())
+    await ada.go("/sign-in")
+    asked: list[str] = []
+    ada.page.on("request", lambda request: asked.append(request.url))
+    await ada.page.locator("[name=name]").fill("Ada")
+    await ada.page.locator("[name=password]").fill("a long enough password")
+    await ada.page.locator("[name=password]").press("Enter")
+    await expect(ada.page.locator("[data-submit]")).to_be_disabled()
+    await expect(ada.page.locator("form[data-sign-in]")).to_have_attribute("method", "post")
+    assert [url for url in asked if "/static/" not in url] == []

@@ -259,3 +259,23 @@ def test_a_vocabulary_that_cannot_be_used_says_why(changes: dict[str, Any], what
 def test_a_broken_document_says_what_to_do(document: str) -> None:
     with pytest.raises(ModelFileError, match="Download the model file again"):
         Tokenizer(document, {})
+
+
+def test_a_prompt_is_encoded_in_one_batch(
+    smollm2_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a batch lets the web process answer others while a long prompt is encoded."""
+    tokenizer = smollm2_tokenizer
+    bpe, batches = tokenizer._bpe, list[int]()
+
+    class OnlyBatches:
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            batches.append(len(texts))
+            return bpe.encode_batch_fast(texts, **options)
+
+    plain = [bpe.encode(text, add_special_tokens=False).ids for text in ("a", "b", "c")]
+    (special, number), *_ = tokenizer.special_tokens.items()
+    monkeypatch.setattr(tokenizer, "_bpe", OnlyBatches())
+    ids = tokenizer.encode_with_specials(f"a{special}b{special}c", "")
+    assert ids == [*plain[0], number, *plain[1], number, *plain[2]]
+    assert batches == [3]

@@ -100,7 +100,7 @@ async def test_requests_without_a_body_need_no_content_type(baton: Site):
     assert (await member.post("/api/sign-out")).status_code == 204
 
 
-async def test_the_public_address_counts_as_our_own(valkey_url: str, tmp_path: Path):
+async def test_only_the_public_address_counts_as_our_own(valkey_url: str, tmp_path: Path):
     async with site(valkey_url, tmp_path, public_url="https://chat.example/") as baton:
         behind_proxy = await baton.browser(
             base="http://10.0.0.5:8000", origin="https://chat.example"
@@ -108,7 +108,11 @@ async def test_the_public_address_counts_as_our_own(valkey_url: str, tmp_path: P
         body = {"name": "Eva", "password": "correct horse"}
         assert (await behind_proxy.post("/api/sign-up", json=body)).status_code == 201
         direct = await baton.browser(base="http://10.0.0.5:8000", origin="http://10.0.0.5:8000")
-        assert (await direct.post("/api/sign-in", json=body)).status_code == 200
+        assert code(await direct.post("/api/sign-in", json=body)) == (403, "forbidden")
+        # a foreign domain that was made to resolve to us is "same-origin" with itself
+        rebound = await baton.browser(base="http://evil.example", origin="http://evil.example")
+        rebound.headers["Sec-Fetch-Site"] = "same-origin"
+        assert code(await rebound.post("/api/sign-in", json=body)) == (403, "forbidden")
 
 
 async def test_bearer_routes_are_exempt(baton: Site):

@@ -140,7 +140,7 @@ async def test_a_publishable_key_does_not_sit_on_its_owners_seat(baton: Site):
         ("http://shop.example:80", "http://shop.example"),
         ("http://shop.example:443", "http://shop.example:443"),
         ("http://localhost:3000", "http://localhost:3000"),
-        ("https://bücher.example", "https://xn--bcher-kva.example"),
+        ("https://xn--bcher-kva.example", "https://xn--bcher-kva.example"),
         ("http://[::1]:8080", "http://[::1]:8080"),
         ("HTTPS://[2001:DB8::0001]", "https://[2001:db8::1]"),
         ("http://127.0.0.1", "http://127.0.0.1"),
@@ -149,6 +149,19 @@ async def test_a_publishable_key_does_not_sit_on_its_owners_seat(baton: Site):
 async def test_origins_are_kept_as_browsers_spell_them(baton: Site, typed: str, kept: str):
     key = await make_key(await baton.member(), typed)
     assert key["origins"] == [kept]
+
+
+# the last two would be bound to strasse.example and to a name without its joiner
+@pytest.mark.parametrize(
+    "host",
+    ["bücher.example", "stra\u00dfe.example", "\u0646\u0627\u0645\u0647\u200c\u0627\u06cc.example"],
+)
+async def test_a_host_beyond_ascii_is_to_be_given_in_its_xn_form(baton: Site, host: str):
+    member = await baton.member()
+    body = {"name": "shop", "kind": "publishable", "origins": [f"https://{host}"]}
+    answer = await member.post("/api/keys", json=body)
+    assert code(answer) == (400, "invalid_request")
+    assert "xn--" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -233,3 +246,9 @@ async def test_answers_with_secrets_are_not_kept_by_caches(baton: Site):
     member = await baton.member()
     answer = await member.post("/api/keys", json={"name": "a"})
     assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("key_id", ["x", "0" * 31, "0" * 33, "%00" * 32, "G" * 32])
+async def test_a_key_id_that_is_none_is_refused_before_the_database(baton: Site, key_id: str):
+    member = await baton.member()
+    assert code(await member.delete(f"/api/keys/{key_id}")) == (400, "invalid_request")

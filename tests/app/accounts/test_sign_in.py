@@ -12,6 +12,7 @@ from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
 from app.accounts.models import SignIn, User, now
+from app.accounts.routes import NAME_TRIES_FACTOR
 from app.accounts.secrets import Passwords, digest
 from app.accounts.sign_ins import SignIns, WrongPasswordError
 from tests.app.accounts.site import PASSWORD, QUICK, Site, code, site
@@ -41,6 +42,8 @@ async def test_an_unknown_name_and_a_wrong_password_get_one_answer(baton: Site):
         {"name": "Eva", "password": "short"},
         {"name": "", "password": ""},
         {"name": "x" * 1000, "password": "x" * 1000},
+        {"name": "Eva\0", "password": PASSWORD},
+        {"name": "\x1b[2JEva", "password": PASSWORD},
     ]
     answers = [await client.post("/api/sign-in", json=body) for body in tries]
     assert {code(answer) for answer in answers} == {(401, "wrong_password")}
@@ -174,14 +177,49 @@ async def test_tries_of_one_address_are_limited_right_or_wrong(valkey_url: str, 
         assert (await elsewhere.post("/api/sign-in", json=RIGHT)).status_code == 200
 
 
-async def test_tries_for_one_name_are_limited_from_any_address(valkey_url: str, tmp_path: Path):
-    async with site(valkey_url, tmp_path, sign_in_tries_per_minute=3) as baton:
-        for n, spelling in enumerate(("eva", "EVA", " Eva")):
+async def test_failures_for_one_name_are_limited_from_all_addresses(
+    valkey_url: str, tmp_path: Path
+):
+    async with site(valkey_url, tmp_path, sign_in_tries_per_minute=1) as baton:
+        for n in range(NAME_TRIES_FACTOR):
             client = await baton.browser(address=f"192.0.2.{n}")
-            body = {"name": spelling, "password": "wrong horse"}
+            body = {"name": ("eva", "EVA", " Eva")[n % 3], "password": "wrong horse"}
             assert code(await client.post("/api/sign-in", json=body)) == (401, "wrong_password")
         client = await baton.browser(address="192.0.2.99")
         assert code(await client.post("/api/sign-in", json=RIGHT)) == (429, "rate_limited")
+
+
+async def test_a_stranger_cannot_lock_an_owner_out_by_guessing(valkey_url: str, tmp_path: Path):
+    async with site(valkey_url, tmp_path, sign_in_tries_per_minute=4) as baton:
+        await baton.member("Eva", address="198.51.100.7")
+        stranger = await baton.browser(address="192.0.2.1")
+        wrong = RIGHT | {"password": "wrong horse"}
+        answers = [(await stranger.post("/api/sign-in", json=wrong)).status_code for _ in range(4)]
+        assert answers == [401, 401, 429, 429]
+        owner = await baton.browser(address="192.0.2.2")
+        assert (await owner.post("/api/sign-in", json=RIGHT)).status_code == 200
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+async def test_right_passwords_use_no_budget_of_the_name_up(
+    valkey_url: str, tmp_path: Path, has_store: bool
+):
+    url = valkey_url if has_store else "unix:///nowhere/at/all"
+    async with site(url, tmp_path, sign_in_tries_per_minute=4) as baton:
+        await baton.member("Eva", address="198.51.100.7")
+        client = await baton.browser()
+        answers = [(await client.post("/api/sign-in", json=RIGHT)).status_code for _ in range(5)]
+        # only all tries of the address are bounded
+        assert answers == [200, 200, 200, 200, 429]
+
+
+async def test_over_https_the_cookie_is_secure_without_a_public_address(baton: Site):
+    await baton.member("Eva")
+    client = await baton.browser(base="https://baton.test", origin="https://baton.test")
+    header = cookie_of(await client.post("/api/sign-in", json=RIGHT))
+    assert header.startswith("__Host-baton_session=")
+    assert "Secure" in header
+    assert (await client.get("/api/me")).status_code == 200
 
 
 async def test_one_ipv6_network_is_one_address(valkey_url: str, tmp_path: Path):

@@ -10,8 +10,9 @@ from sqlalchemy import func, select
 
 from app.accounts.first_start import first_start_token
 from app.accounts.models import FirstStart, User
-from app.accounts.secrets import digest
-from tests.app.accounts.site import PASSWORD, Site, code, site
+from app.accounts.people import People
+from app.accounts.secrets import Passwords, digest
+from tests.app.accounts.site import PASSWORD, QUICK, Site, code, site
 
 
 async def test_signing_up_signs_in(baton: Site):
@@ -169,3 +170,29 @@ async def test_users_are_not_admins(baton: Site):
     client = await baton.member()
     assert code(await client.get("/api/admin-only")) == (403, "forbidden")
     assert code(await (await baton.browser()).get("/api/admin-only")) == (401, "not_signed_in")
+
+
+@pytest.mark.parametrize("way", ["created", "promoted"])
+async def test_an_administrator_made_otherwise_ends_the_printed_link(baton: Site, way: str):
+    token = await first_start_token(baton.parts.database)
+    people = People(baton.parts.database, Passwords(QUICK))
+    if way == "created":
+        await people.create("Root", PASSWORD, is_admin=True)
+    else:
+        await people.create("Root", PASSWORD)
+        await people.make_admin("root")
+    async with baton.parts.database.session() as session:
+        assert await session.scalar(select(FirstStart)) is None
+    client = await baton.browser()
+    body = {"name": "Mallory", "password": PASSWORD, "admin_token": token}
+    assert code(await client.post("/api/sign-up", json=body)) == (403, "forbidden")
+
+
+async def test_a_link_is_refused_where_there_is_an_administrator_whoever_made_it(baton: Site):
+    people = People(baton.parts.database, Passwords(QUICK))
+    await people.create("Root", PASSWORD, is_admin=True)
+    async with baton.parts.database.session() as session:
+        session.add(FirstStart(id=1, token_hash=digest("left over")))
+    client = await baton.browser()
+    body = {"name": "Mallory", "password": PASSWORD, "admin_token": "left over"}
+    assert code(await client.post("/api/sign-up", json=body)) == (403, "forbidden")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from app.store.client import Store
 from engine.card import card_to_bytes
 from engine.types import ModelCard, SamplingDefaults
 from tests.app.serving import settings_of
+from tests.waiting import until
 
 SETTINGS = settings_of("redis://unused", Path("unused"))
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -139,3 +142,48 @@ def test_an_answer_never_leaves_the_context(length: int, asked: int | None, most
     tokens = fitting_tokens(length, asked, 100, most)
     assert 1 <= tokens <= 100 - length
     assert tokens == min(asked or most, 100 - length)
+
+
+@pytest.mark.parametrize(
+    ("messages", "short"),
+    [
+        (HELLO, True),
+        ([{"role": "user", "content": "x" * prompt.INLINE_CHARACTERS}], False),
+        ([{"role": "user", "content": "", "name": "x" * prompt.INLINE_CHARACTERS}], False),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [{"a": ["x" * 10_000, 1.5]}]}],
+            False,
+        ),
+        ([{"role": "user", "content": ""}] * prompt.INLINE_CHARACTERS, False),
+    ],
+)
+def test_all_that_a_template_may_print_decides_what_is_short(
+    messages: list[dict[str, Any]], short: bool
+):
+    assert prompt.is_short(messages) is short
+
+
+async def test_only_two_long_prompts_are_encoded_at_a_time(
+    store: Store, line: Line, monkeypatch: pytest.MonkeyPatch
+):
+    await publish(store, card(context_tokens=10**6))
+    running, most = list[int](), list[int]()
+    let_go = threading.Event()
+
+    def encode(*_: object) -> list[int]:
+        running.append(1)
+        most.append(len(running))
+        let_go.wait(10)
+        running.pop()
+        return [1]
+
+    monkeypatch.setattr(prompt, "prompt_ids", encode)
+    messages = [{"role": "user", "content": "word " * 5000}]
+    tasks = [
+        asyncio.create_task(make_work(line, "m", messages, AnswerSettings(), 20)) for _ in range(4)
+    ]
+    await until(lambda: len(most) == 2, what="two prompts")
+    let_go.set()
+    await asyncio.gather(*tasks)
+    assert len(most) == 4
+    assert max(most) == 2

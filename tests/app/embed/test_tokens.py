@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import stat
-import sys
-from asyncio import create_subprocess_exec, gather, subprocess
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.embed.secret import NAME, SECRET_BYTES, load_secret
+from app.accounts.db import Database
+from app.embed.secret import SECRET_BYTES, load_secret
 from app.embed.tokens import (
     LASTS_SECONDS,
     RENEWABLE_SECONDS,
@@ -64,32 +64,12 @@ def test_a_token_of_another_secret_is_not_taken():
         Tokens(b"t" * 32).read(TOKENS.make(CLAIMS, 1000.0), 1000.0)
 
 
-def test_the_secret_is_made_once_and_readable_by_its_owner_alone(tmp_path: Path):
-    folder = tmp_path / "new" / "data"
-    first = load_secret(folder)
-    assert len(first) == SECRET_BYTES
-    assert load_secret(folder) == first
-    assert stat.S_IMODE((folder / NAME).stat().st_mode) == 0o600
-    assert [file.name for file in folder.iterdir()] == [NAME]
-
-
-def test_a_damaged_secret_is_refused(tmp_path: Path):
-    (tmp_path / NAME).write_bytes(b"short")
-    with pytest.raises(ValueError, match="damaged"):
-        load_secret(tmp_path)
-
-
 async def test_processes_that_start_at_once_agree_on_one_secret(tmp_path: Path):
-    program = (
-        "import sys; from pathlib import Path; from app.embed.secret import load_secret; "
-        "print(load_secret(Path(sys.argv[1])).hex())"
-    )
-    started = [
-        await create_subprocess_exec(
-            sys.executable, "-c", program, str(tmp_path), stdout=subprocess.PIPE
-        )
-        for _ in range(4)
-    ]
-    outputs = await gather(*(process.communicate() for process in started))
-    assert len({output for output, _ in outputs}) == 1
-    assert outputs[0][0].strip() == load_secret(tmp_path).hex().encode()
+    url = f"sqlite+aiosqlite:///{tmp_path}/baton.db"
+    async with AsyncExitStack() as stack:
+        databases = [await stack.enter_async_context(Database.open(url)) for _ in range(4)]
+        await databases[0].migrate()
+        made = await asyncio.gather(*(load_secret(database) for database in databases))
+        again = await load_secret(databases[0])
+    assert set(made) == {again}
+    assert len(again) == SECRET_BYTES

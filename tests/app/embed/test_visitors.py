@@ -92,7 +92,7 @@ async def test_waiting_visitors_hear_their_place_and_may_leave(web: Web, valkey_
 async def test_each_session_is_a_new_visitor_and_renewal_keeps_it(web: Web):
     site = await make_site(web)
     one, other = await enter(web, site["secret"]), await enter(web, site["secret"])
-    reader = _tokens(web)
+    reader = await _tokens(web)
     first_claims = reader.read(one.token, time.time())
     assert first_claims != reader.read(other.token, time.time())
     answer = await one.client.post("/api/embed/session", json={"key": site["secret"]})
@@ -105,9 +105,9 @@ async def test_a_token_of_one_site_is_not_renewed_by_another(web: Web):
     one, other = await make_site(web), await make_site(web, "https://b.example", name="Adam")
     visitor = await enter(web, one["secret"])
     answer = await visitor.client.post("/api/embed/session", json={"key": other["secret"]})
-    claims = _tokens(web).read(answer.json()["token"], time.time())
+    claims = (await _tokens(web)).read(answer.json()["token"], time.time())
     assert claims.key_id == other["id"]
-    assert claims.visitor != _tokens(web).read(visitor.token, time.time()).visitor
+    assert claims.visitor != (await _tokens(web)).read(visitor.token, time.time()).visitor
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", None])
@@ -157,12 +157,12 @@ async def test_keys_and_cookies_do_not_open_the_visitors_api(web: Web):
 async def test_a_token_that_is_over_opens_nothing_until_renewed(web: Web):
     site = await make_site(web)
     visitor = await enter(web, site["secret"])
-    claims = _tokens(web).read(visitor.token, time.time())
-    over = _tokens(web).make(claims, time.time() - LASTS_SECONDS - 1)
+    claims = (await _tokens(web)).read(visitor.token, time.time())
+    over = (await _tokens(web)).make(claims, time.time() - LASTS_SECONDS - 1)
     visitor.client.headers["Authorization"] = f"Bearer {over}"
     assert code(await visitor.ask()) == (401, "visitor_expired")
     answer = await visitor.client.post("/api/embed/session", json={"key": site["secret"]})
-    assert _tokens(web).read(answer.json()["token"], time.time()) == claims
+    assert (await _tokens(web)).read(answer.json()["token"], time.time()) == claims
 
 
 async def test_revoking_the_key_ends_its_visitors_at_once(web: Web):
@@ -201,13 +201,43 @@ async def test_only_so_many_visitors_of_a_site_are_in_line(web: Web, valkey_url:
                 await first(third_events, "state", phase="waiting")
 
 
+async def test_further_keys_bring_an_account_no_further_places(web: Web, valkey_url: str):
+    site = await make_site(web)
+    body = {"name": "second shop", "kind": "publishable", "origins": [SITE]}
+    keys = [site["secret"]]
+    for _ in range(2):
+        keys.append((await site["member"].client.post("/api/keys", json=body)).json()["secret"])
+    async with scripted_node(valkey_url, Script(stall_at=5)):
+        one, two, three = [await enter(web, key) for key in keys]
+        async with one.asking() as first_events, two.asking() as second_events:
+            await first(first_events, "state", phase="answering")
+            await first(second_events, "state", phase="waiting")
+            assert code(await three.ask()) == (429, "site_full")
+            script = await web.client(Authorization=f"Bearer {keys[2]}", Origin=SITE)
+            asked = {"model": "scripted", "messages": [{"role": "user", "content": "Why?"}]}
+            answer = await script.post("/v1/chat/completions", json=asked)
+            assert code(answer) == (429, "site_full")
+
+
+async def test_a_visitor_of_one_replica_is_known_to_one_on_another_machine(
+    web: Web, valkey_url: str, tmp_path: Path
+):
+    site = await make_site(web)
+    visitor = await enter(web, site["secret"])
+    database = web.parts.settings.database()
+    async with serving(valkey_url, tmp_path / "elsewhere", database_url=database) as other:
+        client = await other.client(Authorization=f"Bearer {visitor.token}")
+        answer = await client.post("/api/embed/chat", json=question_body("Why?"))
+        assert code(answer) == (503, "no_node")
+
+
 async def test_those_no_longer_in_line_make_room(web: Web, valkey_url: str):
     site = await make_site(web)
     async with scripted_node(valkey_url):
         for _ in range(2):
             visitor = await enter(web, site["secret"])
             await visitor.answer()
-        key = f"baton:{{v:{site['id']}}}"
+        (key,) = await web.parts.store.command("KEYS", "baton:{v:*")
         for seat in await web.parts.store.command("ZRANGE", key, 0, -1):
             # they came in longer ago than a question needs to reach the line
             await web.parts.store.command("ZINCRBY", key, -60_000, seat)
@@ -257,5 +287,5 @@ async def test_sites_may_call_the_visitors_api_across_origins(web: Web):
     assert answer.headers["access-control-allow-origin"] == SITE
 
 
-def _tokens(web: Web) -> Tokens:
-    return Tokens(load_secret(web.parts.settings.data_folder))
+async def _tokens(web: Web) -> Tokens:
+    return Tokens(await load_secret(web.parts.database))

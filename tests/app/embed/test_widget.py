@@ -202,17 +202,18 @@ async def test_a_confirmed_composition_is_not_sent(stage: Stage):
 
 
 async def test_a_token_that_ran_out_is_renewed_behind_the_question(stage: Stage):
+    tries: list[str] = []
+
+    async def refuse_once(route: Route) -> None:
+        tries.append(route.request.headers["authorization"])
+        if len(tries) > 1:
+            await route.continue_()
+        else:
+            await route.fulfill(status=401, json={"error": {"code": "visitor_expired"}})
+
+    # before the frame's process exists: a busy browser may not intercept in it from the first request
+    await stage.context.route("**/api/embed/chat", refuse_once)
     async with stage.visit(None) as page:
-        tries: list[str] = []
-
-        async def refuse_once(route: Route) -> None:
-            tries.append(route.request.headers["authorization"])
-            if len(tries) > 1:
-                await route.continue_()
-            else:
-                await route.fulfill(status=401, json={"error": {"code": "visitor_expired"}})
-
-        await page.route("**/api/embed/chat", refuse_once)
         frame = page.frame_locator("iframe")
         await frame.locator("#question").fill("Why?")
         await frame.locator("#send").click()
@@ -221,12 +222,12 @@ async def test_a_token_that_ran_out_is_renewed_behind_the_question(stage: Stage)
 
 
 async def test_a_refusal_is_shown_and_the_question_can_be_asked_again(stage: Stage):
+    sentence = "Many visitors are in line."
+    fault = {"error": {"code": "site_full", "message": sentence}}
+    await stage.context.route(
+        "**/api/embed/chat", lambda route: route.fulfill(status=429, json=fault), times=1
+    )
     async with stage.visit(None) as page:
-        sentence = "Many visitors are in line."
-        fault = {"error": {"code": "site_full", "message": sentence}}
-        await page.route(
-            "**/api/embed/chat", lambda route: route.fulfill(status=429, json=fault), times=1
-        )
         frame = page.frame_locator("iframe")
         await frame.locator("#question").fill("Why?")
         await frame.locator("#send").click()

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from structlog.testing import capture_logs
 
+from app.chat.openai_request import CompletionIn
+from app.errors import from_validation
 from app.main import create_app
 from app.ops.background import keep_running, running
 from app.settings import Settings
+from tests.app.accounts.site import code
+from tests.app.embed.site import SITE, make_site
 from tests.app.serving import scripted_node, serving
 from tests.waiting import until
 
@@ -31,6 +40,101 @@ async def test_every_answer_has_an_id_and_unknown_addresses_the_error_shape(tmp_
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "not_found"
     assert len(answer.headers["x-request-id"]) == 32
+
+
+HEADERS = ("x-request-id", "content-security-policy", "x-content-type-options")
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+async def test_a_body_too_large_is_refused_like_everything_else(
+    valkey_url: str, tmp_path: Path, has_length: bool
+):
+    async with serving(valkey_url, tmp_path, max_body_bytes=2000) as web:
+        member = await web.member()
+
+        async def pieces() -> AsyncGenerator[bytes]:
+            for _ in range(3):
+                yield b" " * 1000
+
+        headers = {"Content-Type": "application/json"}
+        content = b" " * 3000 if has_length else pieces()
+        answer = await member.client.post("/api/chat", content=content, headers=headers)
+        assert code(answer) == (413, "body_too_large")
+        assert all(name in answer.headers for name in HEADERS)
+
+
+async def test_a_body_too_large_can_be_read_about_by_a_bound_site(valkey_url: str, tmp_path: Path):
+    async with serving(valkey_url, tmp_path, max_body_bytes=2000) as web:
+        site = await make_site(web)
+        client = await web.client(Origin=SITE, Authorization=f"Bearer {site['secret']}")
+        answer = await client.post("/v1/chat/completions", content=b" " * 3000)
+        assert code(answer) == (413, "body_too_large")
+        assert answer.headers["access-control-allow-origin"] == SITE
+
+
+async def test_an_unforeseen_fault_has_an_id_headers_and_a_safe_line_in_the_log(tmp_path: Path):
+    app = create_app(Settings(data_folder=tmp_path))
+
+    @app.get("/broken/{name}")
+    async def broken(name: str) -> None:
+        raise RuntimeError("nobody foresaw it")
+
+    transport = httpx.ASGITransport(app)
+    path = "/broken/%1b%5B2J" + "x" * 500
+    async with httpx.AsyncClient(transport=transport, base_url="http://baton.test") as client:
+        with capture_logs() as lines:
+            answer = await client.get(path + "?token=secret")
+    assert code(answer) == (500, "internal")
+    assert all(name in answer.headers for name in HEADERS)
+    assert {line["event"] for line in lines} == {"unexpected fault", "request"}
+    for line in lines:
+        assert line["path"].casefold() == path[:200].casefold()
+
+
+@pytest.mark.parametrize("path", ["/api/nothing", "/v1/models"])
+async def test_answers_of_the_api_are_not_stored_by_caches(tmp_path: Path, path: str):
+    answer = await get(path, Settings(data_folder=tmp_path))
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_what_the_api_answers_well_is_not_stored_either(valkey_url: str, tmp_path: Path):
+    async with serving(valkey_url, tmp_path) as web:
+        member = await web.member()
+        for path in ("/api/conversations", "/api/line", "/api/me"):
+            assert (await member.client.get(path)).headers["cache-control"] == "no-store"
+
+
+async def test_heads_are_answered_and_a_wrong_method_hears_the_right_ones(
+    valkey_url: str, tmp_path: Path
+):
+    async with serving(valkey_url, tmp_path) as web:
+        client = await web.client(Origin=web.url)
+        for path in ("/", "/healthz", "/embed.js"):
+            answer = await client.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+        assert (await client.head("/readyz")).status_code == 503
+        answer = await client.delete("/api/me")
+        assert code(answer) == (405, "method_not_allowed")
+        assert answer.headers["allow"] == "GET"
+        assert (await client.get("/docs")).status_code == 404
+        assert (await client.get("/openapi.json")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop"),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": 5}, "stop"),
+        ({"messages": [{"role": "user", "content": "x"}], "stream_options": {"x" * 999: 1}},
+         "stream_options." + "x" * 185),
+    ],
+)  # fmt: skip
+def test_the_named_field_is_the_callers_not_pydantics(body: dict[str, Any], param: str):
+    with pytest.raises(ValidationError) as refused:
+        CompletionIn.model_validate({"model": "m"} | body)
+    faults = [dict(one) | {"loc": ("body", *one["loc"])} for one in refused.value.errors()]
+    assert from_validation(RequestValidationError(faults)).param == param
 
 
 async def test_readiness_and_metrics_follow_the_nodes(valkey_url: str, tmp_path: Path):

@@ -1,5 +1,5 @@
--- Lets a visitor in while fewer than `most` of its site are in.
--- KEYS[1]: the site's visitors (zset: seat -> when it came in, ms)   ARGV: seat, most, settle_ms
+-- Lets a visitor in while fewer than `most` of its account are in.
+-- KEYS[1]: the account's visitors (zset: seat -> when it came in, ms)   ARGV: seat, most, settle_ms
 -- Returns an empty list when the visitor is in, else the seats that came in more than settle_ms
 -- ago, oldest first, for the caller to look whether they are still in line; '' when there is none.
 
