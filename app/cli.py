@@ -10,7 +10,7 @@ import os
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -64,6 +64,10 @@ Level = Annotated[
         "of the others that keeps the file's values."
     ),
 ]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Where the engine computes; auto takes a CUDA device if there is one."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -116,6 +120,7 @@ def serve(
         ),
     ] = None,
     level: Level = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     data_folder: DataFolder = None,
 ) -> None:
@@ -130,7 +135,7 @@ def serve(
     # several engines that each take every core would only wait for each other
     threads = threads or max(1, len(os.sched_getaffinity(0)) // nodes)
     node_arguments = ["--kind", kind, "--model", model, "--level", level]
-    node_arguments += ["--threads", str(threads)]
+    node_arguments += ["--device", device, "--threads", str(threads)]
     raise typer.Exit(run_serve(ServeOptions(nodes, tuple(node_arguments), listen), settings))
 
 
@@ -168,6 +173,7 @@ def node(
         typer.Option(help="Public name of the model. [default: the file's, or scripted]"),
     ] = None,
     level: Level = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     redis_url: Annotated[
         str | None,
@@ -221,7 +227,7 @@ def node(
     )
     if pool is not None and not re.fullmatch(r"[\w.:-]{1,200}", pool):
         _refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
-    kinds = KindOptions(LocalModel(model, level, threads, model_name), script)
+    kinds = KindOptions(LocalModel(model, level, device, threads, model_name), script)
     raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
 
 
