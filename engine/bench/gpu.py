@@ -1,8 +1,7 @@
 """Decode on one CUDA device beside a compiled plain loop: `python -m engine.bench.gpu`.
 
 Both sides work on the same weight tensors and take turns within a round. Times are those at which
-the host saw tokens, our choice of the token included; device times are CUDA events around a run
-of steps. The read ceiling that shares refer to is measured first, in the same process. The texts
+the host saw tokens, our choice of the token included. The read ceiling that shares refer to is measured first, in the same process. The texts
 of the demo model are compared with the references before anything is timed.
 """
 

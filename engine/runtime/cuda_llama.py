@@ -85,6 +85,7 @@ class CudaLlama:
     ) -> Iterator[int]:
         """Up to `most` tokens behind `hidden`, each as soon as the host sees it.
 
+        Step times are therefore the host's, at most one look (about 0.1 ms) behind the device.
         A token counts as in the cache once the next one is asked for. Raises ModelFileError when
         logits are not numbers, EngineError when the device does not answer.
         """
