@@ -1,8 +1,9 @@
 """Decode on one CUDA device beside a compiled plain loop: `python -m engine.bench.gpu`.
 
 Both sides work on the same weight tensors and take turns within a round. Times are those at which
-the host saw tokens, our choice of the token included. The read ceiling that shares refer to is measured first, in the same process. The texts
-of the demo model are compared with the references before anything is timed.
+the host saw tokens, our choice of the token included. The read ceiling that shares refer to is
+measured first, in the same process. Texts of the demo model are compared with those of the CPU's
+float32 level before anything is timed.
 """
 
 from __future__ import annotations
