@@ -11,7 +11,7 @@ INDEX  := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run dev node test check format lint types imports bench bench-line screenshots clean
+.PHONY: help install run dev node test check format lint types imports bench bench-gpu screenshots clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,8 +65,8 @@ bench: $(VENV)/.dev  ## speed: decode beside llama.cpp, TTFT, delivered rate, ad
 	$(BIN)/python -m engine.bench.offline $(ARGS)
 	$(BIN)/python -m tests.bench.delivery $(ARGS)
 
-bench-line: $(VENV)/.dev  ## speed: operations of the line with 10,000 waiting
-	$(BIN)/python -m tests.bench.line $(ARGS)
+bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
+	$(BIN)/python -m engine.bench.gpu $(ARGS)
 
 screenshots: $(VENV)/.dev  ## the pictures of docs/ and README, taken from the running product
 	@sh tests/browser/ensure_chromium.sh

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -61,6 +61,10 @@ Level = Annotated[
         "of the others that keeps the file's values."
     ),
 ]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Where the engine computes; auto takes a CUDA device if there is one."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -110,6 +114,7 @@ def serve(
         ),
     ] = None,
     level: Level = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     data_folder: DataFolder = None,
 ) -> None:
@@ -125,6 +130,7 @@ def serve(
     if threads is None and nodes > 1:
         # engines that each take every core would only wait for each other; the web needs one too
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // nodes)
+    node_arguments += ["--device", device]
     if threads is not None:
         node_arguments += ["--threads", str(threads)]
     raise typer.Exit(run_serve(ServeOptions(nodes, tuple(node_arguments), listen), settings))
@@ -164,6 +170,7 @@ def node(
         typer.Option(help="Public name of the model. [default: the file's, or scripted]"),
     ] = None,
     level: Level = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     redis_url: Annotated[
         str | None,
@@ -217,7 +224,7 @@ def node(
     )
     if pool is not None and not re.fullmatch(r"[\w.:-]{1,200}", pool):
         refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
-    kinds = KindOptions(LocalModel(model, level, threads, model_name), script)
+    kinds = KindOptions(LocalModel(model, level, device, threads, model_name), script)
     raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
 
 

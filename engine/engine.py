@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from engine.kernels import NATIVE
 from engine.machine import core_count, processor
 from engine.memory import memory_for
 from engine.metrics import Gauge
-from engine.models import Model, best_level, load_model
+from engine.models import Model, Writer, best_level, load_model
+from engine.runtime.device import CUDA_LEVEL, choose_device
 from engine.runtime.native import native_label
 from engine.sampling import choose
 from engine.stopping import StopText
@@ -50,6 +52,7 @@ from engine.weights.gguf import GgufFile
 # Prompt tokens per pass; cancel is looked at between two. Time for 512 tokens of SmolLM2 against
 # 128 at once: 64 takes 1.2 of it, 256 and 512 take 0.93.
 CHUNK_TOKENS = 128
+CUDA_CHUNK_TOKENS = 2048
 
 
 @dataclass(slots=True)
@@ -136,29 +139,51 @@ class Engine:
         *,
         level: str = "auto",
         threads: int | None = None,
-        chunk_tokens: int = CHUNK_TOKENS,
+        chunk_tokens: int | None = None,
         context_tokens: int | None = None,
         name: str | None = None,
+        device: str = "auto",
     ) -> Engine:
         """Open a GGUF file and pack its weights.
 
         `level` is one of `engine.kernels.LEVELS`, or "auto" for `best_level`. `threads` is torch's,
         for the whole process (see `default_threads`), and the native level's own (all cores by
-        default). `context_tokens` shortens the model's context, never lengthens it.
+        default). `context_tokens` shortens the model's context, never lengthens it. `device` is one
+        of `engine.runtime.device.DEVICES`; "auto" takes the GPU if there is one that can serve this
+        model at this level.
 
         Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError,
-        NativeUnavailableError, and ValueError for a level that does not exist.
+        NativeUnavailableError, EngineError for a device that cannot, and ValueError for a level or
+        device that does not exist.
         """
         torch.set_num_threads(threads or default_threads())
         file = GgufFile.open(path)
+        name = name or Path(path).stem
+        if choose_device(device, level, file) == "cuda":
+            return cls._load_cuda(file, chunk_tokens, context_tokens, name)
         if level == "auto":
             level = best_level(file)
         with memory_for("the model's weights"), torch.inference_mode():
             model = load_model(file, level, context_tokens)
         if threads:
             model.use_threads(threads)
-        card = card_from_gguf(file, name=name or Path(path).stem, numerics=numerics(file, level))
-        return cls(model, replace(card, context_tokens=model.context_tokens), chunk_tokens)
+        card = card_from_gguf(file, name=name, numerics=numerics(file, level, processor()))
+        card = replace(card, context_tokens=model.context_tokens)
+        return cls(model, card, chunk_tokens or CHUNK_TOKENS)
+
+    @classmethod
+    def _load_cuda(
+        cls, file: GgufFile, chunk_tokens: int | None, context_tokens: int | None, name: str
+    ) -> Engine:
+        # only a machine with a GPU has what this imports
+        from engine.runtime.cuda_llama import CudaLlama
+
+        with memory_for("the model's weights"), torch.inference_mode():
+            model = CudaLlama.load(file, context_tokens)
+        label = numerics(file, CUDA_LEVEL, torch.cuda.get_device_name())
+        card = card_from_gguf(file, name=name, numerics=label)
+        card = replace(card, context_tokens=model.context_tokens)
+        return cls(model, card, chunk_tokens or CUDA_CHUNK_TOKENS)
 
     def generate(
         self, request: GenerateRequest, cancel: threading.Event
@@ -262,16 +287,25 @@ class Engine:
 
     def _write(self, answer: _Answer, hidden: Tensor) -> Iterator[Step]:
         """Decode until a stop token, a stop text, the limit, or cancel."""
+        with closing(self._tokens(answer, hidden)) as tokens:
+            while not answer.is_over:
+                if answer.cancel.is_set():
+                    answer.finish_reason = "cancelled"
+                    return
+                token_id = next(tokens)
+                yield answer.step(token_id, ends=token_id in self._stop_ids)
+
+    def _tokens(self, answer: _Answer, hidden: Tensor) -> Generator[int, None, None]:
+        """The tokens of an answer without an end; each runs when the next is asked for."""
         sampling = answer.request.sampling
-        while answer.tokens < answer.limit_tokens:
-            if answer.cancel.is_set():
-                answer.finish_reason = "cancelled"
-                return
+        if isinstance(self.model, Writer):
+            most = answer.limit_tokens - answer.tokens
+            yield from self.model.write(hidden, self._cache, sampling, most)
+            return
+        while True:
             with torch.inference_mode():
                 token_id = choose(self.model.logits(hidden), sampling, self._cache.length)
-            yield answer.step(token_id, ends=token_id in self._stop_ids)
-            if answer.is_over:
-                return
+            yield token_id
             hidden = self._decode(token_id)
 
     def _prefill(self, token_ids: tuple[int, ...]) -> Tensor:
@@ -295,12 +329,12 @@ def default_threads() -> int:
     return max(1, min(8, core_count() - 1))
 
 
-def numerics(file: GgufFile, level: str) -> str:
+def numerics(file: GgufFile, level: str, hardware: str) -> str:
     """Equal labels promise equal texts: the weights, the level, and what computes.
 
-    The processor's name is in it because the libraries choose their kernels by it. The number of
-    threads is not: results were equal to the bit with one and with two.
+    The processor's or GPU's name is in it because the libraries choose their kernels by it. The
+    number of threads is not: results were equal to the bit with one and with two.
     """
     if level == NATIVE:
         level = native_label()
-    return f"{file.sha256()[:16]}/{level}/{processor()}/torch {torch.__version__}"
+    return f"{file.sha256()[:16]}/{level}/{hardware}/torch {torch.__version__}"

@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+GPU_LEVEL = "engine.runtime.cuda_llama"
+
 
 def describe_hardware(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The GPU if the kind uses one, else the processor and how many cores this process may use.
+    """The GPU if the kind computes on one, else the processor and the cores this process may use.
 
-    Torch is asked only where the kind has loaded it.
+    A kind computes on the GPU where it has loaded the engine's level for it.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch is not None and GPU_LEVEL in sys.modules:
         return str(torch.cuda.get_device_name())
     cores = _usable_cores()
     return f"{_processor(cpuinfo)}, {cores} core{'s' if cores != 1 else ''}"

@@ -187,7 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     thread_counts = sorted({1, core_count()})
     if options.threads:
         thread_counts = [int(count) for count in options.threads.split(",")]
-    engines = {level: Engine.load(path, level=level) for level in options.levels.split(",")}
+    engines = {
+        level: Engine.load(path, level=level, device="cpu") for level in options.levels.split(",")
+    }
     default = next(iter(engines))
     contenders = [ours(lv, e, threads) for lv, e in engines.items() for threads in thread_counts]
     if importlib.util.find_spec("llama_cpp"):

@@ -6,8 +6,8 @@ A newcomer copies `llama.py`, changes the config, the names and the block, and a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from engine.kernels.cpu.native.build import NativeUnavailableError
 from engine.models.llama import Llama, LlamaConfig
 from engine.models.llama_native import NativeLlama, fits
 from engine.runtime.native import FAST_INSTRUCTIONS, native_instructions
-from engine.types import ModelFileError
+from engine.types import ModelFileError, SamplingParams
 from engine.weights.gguf import GgufFile
 from engine.weights.rows import UNPACK_4BIT
 
@@ -47,6 +47,23 @@ class Model(Protocol):
     def use_threads(self, count: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A model that chooses its tokens itself, by the rule of `engine/sampling.py`.
+
+    For devices on which a host in between would cost more than the step.
+    """
+
+    def write(
+        self, hidden: Tensor, cache: KvCache, sampling: SamplingParams, most: int
+    ) -> Iterator[int]:
+        """Up to `most` tokens behind `hidden`, without an end of its own.
+
+        Each token but the last is claimed in the cache when the next one is asked for.
+        """
+        ...
 
 
 class Loader(Protocol):

@@ -118,10 +118,10 @@ class Llama:
             context_tokens or self.config.context_tokens, self.config.context_tokens
         )
         self._norms = [
-            [_vector(file, name.format(n=n), self.config.width) for name in NORMS]
+            [vector(file, name.format(n=n), self.config.width) for name in NORMS]
             for n in range(self.config.layers)
         ]
-        self._final_norm = _vector(file, FINAL_NORM, self.config.width)
+        self._final_norm = vector(file, FINAL_NORM, self.config.width)
         self._rotations = self._rope_table(file)
         head = HEAD if HEAD in file.tensors else EMBEDDING  # absent where the two are one table
         self._tables = Tables(file, EMBEDDING, head, self.config.width)
@@ -203,7 +203,7 @@ class Llama:
         c = self.config
         factors = None
         if ROPE_FACTORS in file.tensors:
-            factors = _vector(file, ROPE_FACTORS, c.head_width // 2)
+            factors = vector(file, ROPE_FACTORS, c.head_width // 2)
         return rope_table(rope_frequencies(c.head_width, c.rope_base, factors), self.context_tokens)
 
     def _matrices(self, file: GgufFile, level: str) -> list[Matrices]:
@@ -229,7 +229,7 @@ def _number(file: GgufFile, key: str, default: float | None = None) -> float:
     return value
 
 
-def _vector(file: GgufFile, name: str, length: int) -> Tensor:
+def vector(file: GgufFile, name: str, length: int) -> Tensor:
     vector = torch.from_numpy(file.dequantised(name))
     if vector.shape != (length,):
         raise ModelFileError(

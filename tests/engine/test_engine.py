@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.cache import KvCache
 from engine.engine import Engine
 from engine.tokenizer import Tokenizer
 from engine.types import (
@@ -236,7 +237,32 @@ def test_cancel_between_steps_keeps_what_was_made(smollm2_card):
             cancel.set()
     assert ids(events) == COUNT.answer_ids[:5]
     assert last(events).finish_reason == "cancelled"
-    assert model.passes == [16, 16, 16, 6, 1, 1, 1, 1, 1]
+    assert model.passes == [16, 16, 16, 6, 1, 1, 1, 1]
+
+
+class ScriptedWriter(ScriptedModel):
+    """Chooses its tokens itself, as the GPU level does, and goes on behind any end."""
+
+    def write(
+        self, hidden: torch.Tensor, cache: KvCache, sampling: SamplingParams, most: int
+    ) -> Iterator[int]:
+        self.asked = most
+        for _ in range(most):
+            token = int(self.logits(hidden).argmax())
+            yield token
+            hidden = self.decode((token,), cache)
+
+
+@pytest.mark.parametrize("wanted", [3, 20])
+def test_a_model_that_writes_itself_is_stopped_like_any_other(smollm2_card, wanted: int):
+    vocabulary = Tokenizer.from_card(smollm2_card).vocab_size
+    script = (*COUNT.answer_ids[:5], END, *COUNT.answer_ids)
+    model = ScriptedWriter(script, vocabulary, len(COUNT.prompt_ids), smollm2_card.context_tokens)
+    events = ask(Engine(model, smollm2_card, 64), max_tokens=wanted)
+    assert ids(events) == script[: min(wanted, 6)]
+    assert last(events).finish_reason == ("length" if wanted == 3 else "stop")
+    assert model.asked == wanted
+    assert model.passes == [len(COUNT.prompt_ids), *[1] * (min(wanted, 6) - 1)]
 
 
 def test_cancel_before_the_first_chunk_computes_nothing(smollm2_card):

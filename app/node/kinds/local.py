@@ -41,6 +41,8 @@ class LocalModel:
     path: str = DEMO
     # which kernels: "auto" chooses the fastest that this machine has
     level: str = "auto"
+    # "cpu", "cuda", or "auto": a CUDA device if there is one
+    device: str = "auto"
     # CPU threads; None: as many as the machine has cores
     threads: int | None = None
     # public name; None: the one that the file states
@@ -102,8 +104,13 @@ class LocalKind:
         from engine.demo_model import demo_model_path
         from engine.engine import Engine
         from engine.kernels import LEVELS
+        from engine.runtime.device import DEVICES
 
         model = self._model
+        if model.device not in DEVICES:
+            raise EngineError(
+                f"There is no device {model.device!r}. Choose one of {', '.join(DEVICES)}."
+            )
         if model.level not in ("auto", *LEVELS):
             raise EngineError(
                 f"There is no kernel level {model.level!r}. Choose auto, {', '.join(LEVELS)}."
@@ -111,7 +118,9 @@ class LocalKind:
         path, name = model.path, model.name
         if path == DEMO:
             path, name = str(demo_model_path()), name or DEMO_NAME
-        return Engine.load(path, level=model.level, threads=model.threads, name=name)
+        return Engine.load(
+            path, level=model.level, threads=model.threads, name=name, device=model.device
+        )
 
     def _opened(self) -> Engine:
         if self._engine is None:

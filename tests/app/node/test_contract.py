@@ -277,6 +277,13 @@ async def test_a_level_that_does_not_exist_is_named():
     await kind.close()
 
 
+async def test_a_device_that_does_not_exist_is_named():
+    kind = LocalKind(LocalModel(device="tpu"))
+    with pytest.raises(EngineError, match="tpu.*auto, cpu, cuda"):
+        await kind.open()
+    await kind.close()
+
+
 def test_a_scripted_node_never_loads_torch():
     check = (
         "import sys, app.node.run, app.cli\n"

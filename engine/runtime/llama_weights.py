@@ -1,0 +1,104 @@
+"""A llama's weights on one device, as prefill and decode share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.layers.rope import rope_frequencies, rope_table
+from engine.models.llama import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    MATRICES,
+    NORMS,
+    ROPE_FACTORS,
+    LlamaConfig,
+    vector,
+)
+from engine.weights.gguf import GgufFile
+from engine.weights.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Matrices in the weights' type, norms float32."""
+
+    attention_norm: Tensor  # [D]
+    ffn_norm: Tensor  # [D]
+    qkv: Tensor  # [(H + 2 K) E, D]
+    out: Tensor  # [D, H E]
+    gate_up: Tensor  # [2 F, D]
+    down: Tensor  # [D, F]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(m.nbytes for m in (self.qkv, self.out, self.gate_up, self.down))
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaWeights:
+    config: LlamaConfig
+    context_tokens: int
+    layers: list[LayerWeights]
+    embedding: Tensor  # [V, D]
+    head: Tensor  # [V, D]; the same tensor where the checkpoint ties them
+    final_norm: Tensor  # [D] float32
+    rotations: Tensor  # [S, E / 2, 2] float32: cosine and sine
+
+    @property
+    def decode_bytes(self) -> int:
+        """Weight bytes that one step reads."""
+        return sum(layer.size_bytes for layer in self.layers) + self.head.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+
+def read_weights(
+    file: GgufFile, device: torch.device, dtype: torch.dtype, context_tokens: int | None
+) -> LlamaWeights:
+    """Raises ModelFileError when something is missing or has another shape."""
+    config = LlamaConfig.read(file)
+    context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
+
+    def matrix(names: list[str], shape: tuple[int, int]) -> Tensor:
+        return Rows(file, names, shape).float32().to(dtype).to(device)
+
+    def norm(name: str) -> Tensor:
+        return vector(file, name, config.width).to(device)
+
+    layers = [
+        LayerWeights(
+            *(norm(name.format(n=n)) for name in NORMS),
+            **{
+                key: matrix([part.format(n=n) for part in parts], config.shapes[key])
+                for key, parts in MATRICES.items()
+            },
+        )
+        for n in range(config.layers)
+    ]
+    vocabulary = file.tensors[EMBEDDING].shape[0] if EMBEDDING in file.tensors else 0
+    embedding = matrix([EMBEDDING], (vocabulary, config.width))
+    tied = HEAD not in file.tensors
+    head = embedding if tied else matrix([HEAD], (vocabulary, config.width))
+    half = config.head_width // 2
+    factors = vector(file, ROPE_FACTORS, half) if ROPE_FACTORS in file.tensors else None
+    return LlamaWeights(
+        config,
+        context_tokens,
+        layers,
+        embedding,
+        head,
+        norm(FINAL_NORM),
+        rotations(config, context_tokens, factors).to(device),
+    )
+
+
+def rotations(config: LlamaConfig, positions: int, factors: Tensor | None = None) -> Tensor:
+    """[positions, E / 2, 2] float32."""
+    frequencies = rope_frequencies(config.head_width, config.rope_base, factors)
+    return torch.view_as_real(rope_table(frequencies, positions)).squeeze(1).contiguous()
