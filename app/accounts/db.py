@@ -7,6 +7,7 @@ this file knows which of the two it is.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -154,10 +155,26 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     """Per connection: wait for locks, readers beside one writer, foreign keys that mean it."""
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def switch_to_wal(cursor: Any) -> None:
+    """Of two connections that switch a new file at once, one is told "locked" without waiting: the
+    busy timeout does not hold for this. The other needs a moment of its own thread, so a short
+    sleep here ends it. Later connections find the file switched."""
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _migrate(connection: Connection) -> None:

@@ -19,7 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, func, select
 from sqlalchemy.exc import StatementError
 
-from app.accounts.db import Database, DatabaseRefusedError, insert_or_ignore
+from app.accounts.db import Database, DatabaseRefusedError, insert_or_ignore, switch_to_wal
 from app.accounts.models import (
     ApiKey,
     Base,
@@ -35,7 +35,7 @@ from app.accounts.mounts import network_filesystem
 
 MIGRATE = """
 import asyncio, sys
-from app.accounts.db import Database
+from app.accounts.db import Database, switch_to_wal
 async def main():
     async with Database.open(sys.argv[1]) as database:
         await database.migrate()
@@ -89,6 +89,31 @@ async def test_a_migration_waits_for_the_one_before(tmp_path: Path):
     """Two tasks of one process: the loser finds the work done and is content."""
     async with Database.open(url(tmp_path)) as one, Database.open(url(tmp_path)) as other:
         await asyncio.gather(one.migrate(), other.migrate())
+
+
+@pytest.mark.parametrize("fault", ["database is locked", "disk I/O error"])
+def test_only_a_lock_is_waited_out_when_a_new_file_is_switched_to_wal(fault: str):
+    """SQLite answers "locked" at once when another connection switches the same file; this cannot
+    be brought about reliably, so a cursor plays it."""
+
+    class Cursor:
+        refusals = 2
+
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def execute(self, statement: str) -> None:
+            self.said.append(statement)
+            if len(self.said) <= self.refusals:
+                raise sqlite3.OperationalError(fault)
+
+    cursor = Cursor()
+    if fault == "database is locked":
+        switch_to_wal(cursor)
+        assert cursor.said == ["PRAGMA journal_mode = WAL"] * 3
+    else:
+        with pytest.raises(sqlite3.OperationalError, match=fault):
+            switch_to_wal(cursor)
 
 
 async def test_a_database_of_a_newer_version_is_refused_with_a_sentence(
