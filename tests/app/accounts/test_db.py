@@ -35,7 +35,7 @@ from app.accounts.mounts import network_filesystem
 
 MIGRATE = """
 import asyncio, sys
-from app.accounts.db import Database, switch_to_wal
+from app.accounts.db import Database
 async def main():
     async with Database.open(sys.argv[1]) as database:
         await database.migrate()
