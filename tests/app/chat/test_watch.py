@@ -7,6 +7,7 @@ import gc
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from app.chat import history, watch
 from app.node.kinds.scripted import Script
 from app.relay.reader import RelayReader
 from app.store import keys
-from tests.app.serving import Heard, Web, first, names_of, scripted_node, text_of
+from tests.app.serving import Heard, Web, first, names_of, scripted_node, serving, text_of
 from tests.waiting import until
 
 ANSWER = "One two three. 同一时间只有一个人 🙂 naïve. " * 6
@@ -321,21 +322,22 @@ async def test_a_node_that_goes_before_the_first_token_is_replaced_unnoticed(
     assert nodes[-1]["name"] == "node-2"
 
 
-async def test_a_node_that_goes_in_the_middle_fails_the_turn_and_the_text_stays(
-    web: Web, valkey_url: str
+async def test_without_another_node_the_turn_fails_and_the_text_stays(
+    valkey_url: str, tmp_path: Path
 ):
-    eva = await web.member()
     generation = uuid4().hex
-    async with AsyncExitStack() as node:
-        await node.enter_async_context(scripted_node(valkey_url, Script(stall_at=20)))
-        async with eva.ask(generation=generation) as events:
-            told = [await first(events, "delta")]
-            await node.aclose()
-            told += await rest(events)
-    last = told[-1]
-    assert (last.name, last.data["retry"]) == ("failed", True)
-    assert last.data["message"].endswith(".")
-    turn = await stored(web, generation)
+    async with serving(valkey_url, tmp_path, rescue_seconds=1) as web:
+        eva = await web.member()
+        async with AsyncExitStack() as node:
+            await node.enter_async_context(scripted_node(valkey_url, Script(stall_at=20)))
+            async with eva.ask(generation=generation) as events:
+                told = [await first(events, "delta")]
+                await node.aclose()
+                told += await rest(events)
+        last = told[-1]
+        assert (last.name, last.data["retry"]) == ("failed", True)
+        assert last.data["message"].endswith(".")
+        turn = await stored(web, generation)
     assert turn.answer == text_of(told)
     assert turn.error_code == last.data["code"]
 

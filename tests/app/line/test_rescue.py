@@ -249,6 +249,8 @@ async def test_a_late_report_of_an_answer_handed_over_does_not_hold_the_node_bac
     await hall.begin_writing("a1")
     second = await hall.node("n2")
     late = node.running
+    # the node that is idle longest is next: not within the same millisecond
+    await hall.shift_clock(0.01)
     await node.finish(handed_over=True)
     assert (await taken(second)).generation == "a1"
     await node.desk.heartbeat("n1", node.boot, running=late, highest_fence=node.highest_fence)
