@@ -11,7 +11,7 @@ INDEX  := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run dev node test check format lint types imports bench bench-gpu screenshots clean
+.PHONY: help install run dev node test check format lint types imports bench bench-gpu soak-line screenshots clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench: $(VENV)/.dev  ## speed: decode beside llama.cpp, TTFT, delivered rate, ad
 
 bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
 	$(BIN)/python -m engine.bench.gpu $(ARGS)
+
+soak-line: $(VENV)/.dev  ## long random walks of the line against its promises (EXAMPLES=2000)
+	SOAK_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -q tests/app/line/test_property.py
 
 screenshots: $(VENV)/.dev  ## the pictures of docs/ and README, taken from the running product
 	@sh tests/browser/ensure_chromium.sh

@@ -57,7 +57,8 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     seq, fence              string  counters                                       for ever
     tick, hold              string  last run of a script; when the last outage (or for ever
                                     a clock set back) was noticed (ms)
-    clock                   string  offset of the clock (ms); tests only           -
+    clock, frozen           string  offset of the clock (ms), and the time at      -
+                                    which it stands still (µs); tests only
     bell                    channel the line changed
     bell:<generation>       channel the generation's stream or state changed
 

@@ -3,18 +3,19 @@
 
 local p = KEYS[1]
 
--- Milliseconds on the store's clock. Tests move time by the key <p>clock (an offset in ms).
-local function now_ms()
+-- Microseconds on the store's clock: what a new fence is at least. Tests move time by the key
+-- <p>clock (an offset in ms) and make it stand still by <p>frozen (µs).
+local function now_us()
+  local set = redis.call('MGET', p .. 'clock', p .. 'frozen')
+  local skew = tonumber(set[1] or '0') * 1000
+  if set[2] then return tonumber(set[2]) + skew end
   local t = redis.call('TIME')
-  local skew = tonumber(redis.call('GET', p .. 'clock') or '0')
-  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) + skew
+  return tonumber(t[1]) * 1000000 + tonumber(t[2]) + skew
 end
 
--- Microseconds on the store's clock: what a new fence is at least.
-local function now_us()
-  local t = redis.call('TIME')
-  local skew = tonumber(redis.call('GET', p .. 'clock') or '0')
-  return tonumber(t[1]) * 1000000 + tonumber(t[2]) + skew * 1000
+-- Milliseconds on the same clock.
+local function now_ms()
+  return math.floor(now_us() / 1000)
 end
 
 -- Whole numbers beyond 2^31 must not turn into "1.7e+15".

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, ClassVar, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,6 +24,7 @@ from app.errors import FencedError, LineFullError, PoolEmptyError, TooManyQuesti
 from app.line.line import Line
 from app.line.nodes import NodeUnknownError
 from app.line.types import CancelReason, Tier
+from app.store import keys
 from app.store.client import Store
 from tests.app.line import picture as pictures
 from tests.app.line.hall import POOL, FakeNode, Hall, limits
@@ -58,6 +61,9 @@ SEATS: dict[str, tuple[Tier, bool]] = {
     "bot2": ("api", False),
 }
 NODES = ("n1", "n2", "n3")
+FROZEN_US = 1_800_000_000_000_000
+SOAK = "SOAK_EXAMPLES" in os.environ
+EXAMPLES = int(os.environ.get("SOAK_EXAMPLES", "120"))
 REASONS: tuple[CancelReason, ...] = ("stopped", "gone", "admin")
 
 seats = st.sampled_from(sorted(SEATS))
@@ -74,6 +80,8 @@ class LineMachine(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.store: Store = self.run(self.stack.enter_async_context(Store.connect(self.url)))
         self.run(self.store.command("FLUSHALL"))
+        # time stands still but for what the rules do, so an example can be run again
+        self.run(self.store.command("SET", keys.pool_prefix(POOL) + "frozen", FROZEN_US))
         self.hall = Hall(self.store, LIMITS)
         # two replicas, used in turn
         self.lines = [self.hall.line, Line(self.store, LIMITS)]
@@ -303,14 +311,18 @@ class LineMachine(RuleBasedStateMachine):
                 raise AssertionError(f"{name} runs {node.running} and was given more")
 
 
+# shrinking a fault to its smallest walk takes many runs
+@pytest.mark.timeout(36_000 if SOAK else 300)
 def test_the_line_keeps_its_promises_whatever_happens(valkey_url: str) -> None:
     LineMachine.url = valkey_url
     run_state_machine_as_test(
         LineMachine,
         settings=settings(
-            max_examples=120,
+            max_examples=EXAMPLES,
             stateful_step_count=40,
             deadline=None,
+            # a fixed walk where the tests are run, a new one at each `make soak-line`
+            derandomize=not SOAK,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
             phases=[Phase.generate, Phase.shrink],
             database=None,
