@@ -80,7 +80,7 @@ async def _serve(options: NodeOptions, settings: Settings) -> None:
     card = await _open(kind)
     if card is None:
         return
-    pool = options.pool or _slug(card.name)
+    pool = options.pool or pool_name(card.name)
     info = _info(options, card)
     log.info(
         "node",
@@ -133,6 +133,12 @@ def _info(options: NodeOptions, card: ModelCard) -> NodeInfo:
         kind=options.kind,
         numerics=card.numerics,
     )
+
+
+def pool_name(model: str) -> str:
+    """The line of a model is called as the model is, so that a request may name it as everybody
+    does; what cannot stand in a key or an address becomes a dash."""
+    return re.sub(r"[^\w.:-]+", "-", model, flags=re.ASCII).strip("-")[:200] or "model"
 
 
 def _slug(name: str) -> str:
