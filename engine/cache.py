@@ -90,6 +90,10 @@ class KvCache:
         del self._tokens[shared:]
         return shared
 
+    def truncate(self, length: int) -> None:
+        """Drop what stands at positions `length` and beyond: drafts that were not right."""
+        del self._tokens[length:]
+
     def claim(self, token_ids: Sequence[int]) -> None:
         """These tokens' keys and values are computed in every layer."""
         self._tokens.extend(token_ids)

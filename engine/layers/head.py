@@ -54,9 +54,10 @@ class Tables:
         self._exact_rows = TableRows(file, head)
 
     def rescore(self, logits: Tensor, hidden: Tensor) -> None:
-        """Make the best of logits [V] exact, in place. hidden [1, D] float32, already normed."""
-        best = _near_the_top(logits.numpy())
-        logits[best] = self._exact_rows(best) @ hidden.squeeze(0)
+        """Make each row's best of logits [T, V] exact, in place. hidden [T, D] float32, normed."""
+        for row, state in zip(logits, hidden, strict=True):
+            best = _near_the_top(row.numpy())
+            row[best] = self._exact_rows(best) @ state
 
 
 class Head:
@@ -72,8 +73,8 @@ class Head:
         return self._product.size_bytes
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [1, D] float32, already normed -> [V] float32."""
-        logits = self._product(hidden).squeeze(0).to(torch.float32)
+        """hidden [T, D] float32, already normed -> [T, V] float32."""
+        logits = self._product(hidden).to(torch.float32)
         if self._rescore:
             self._tables.rescore(logits, hidden)
         return logits

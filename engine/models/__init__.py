@@ -6,7 +6,7 @@ A newcomer copies `llama.py`, changes the config, the names and the block, and a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -36,13 +36,25 @@ class Model(Protocol):
     @property
     def prefill_bytes(self) -> int: ...
 
+    @property
+    def pass_rows(self) -> int:
+        """Most rows that `decode` and `logits` take together with results as if each were alone,
+        to the bit, and in clearly less time; 1 where drafts would not pay."""
+        ...
+
     def new_cache(self) -> KvCache: ...
 
-    def prefill(self, token_ids: Sequence[int], cache: KvCache) -> Tensor: ...
+    def prefill(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
+        """Run one chunk behind what the cache holds. Returns the last row's state [1, D]."""
+        ...
 
-    def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor: ...
+    def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
+        """Run tokens behind what the cache holds, each as if alone. Returns their states [T, D]."""
+        ...
 
-    def logits(self, hidden: Tensor) -> Tensor: ...
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[T, D] as `prefill` and `decode` return it -> [T, V] float32 on the host."""
+        ...
 
     def use_threads(self, count: int) -> None: ...
 
@@ -58,7 +70,7 @@ class Writer(Protocol):
 
     def write(
         self, hidden: Tensor, cache: KvCache, sampling: SamplingParams, most: int
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Up to `most` tokens behind `hidden`, without an end of its own.
 
         Each token but the last is claimed in the cache when the next one is asked for.

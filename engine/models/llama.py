@@ -34,6 +34,8 @@ MATRICES = {
 NORMS = ("blk.{n}.attn_norm.weight", "blk.{n}.ffn_norm.weight")
 EMBEDDING, HEAD, FINAL_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
 ROPE_FACTORS = "rope_freqs.weight"
+# int8 and int4: 4 rows take 1.1 of the time of one, 8 rows 2.2
+PACKED_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,11 @@ class Llama:
         shared = self._prefill.layers is self._decode.layers
         return 0 if shared else self._prefill.size_bytes
 
+    @property
+    def pass_rows(self) -> int:
+        """The packed products keep rows apart, the dense ones do not."""
+        return PACKED_ROWS if self.level in ("int8", "int4") else 1
+
     def new_cache(self) -> KvCache:
         c = self.config
         dtype = torch.float32
@@ -168,7 +175,7 @@ class Llama:
         return self._forward(self._decode, token_ids, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[1, D] -> [V] float32."""
+        """[T, D] -> [T, V] float32."""
         return self._head.logits(rms_norm_rows(hidden, self._final_norm, self.config.norm_eps))
 
     def use_threads(self, count: int) -> None:

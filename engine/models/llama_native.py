@@ -50,6 +50,10 @@ class NativeLlama(Llama):
     def prefill_bytes(self) -> int:
         return self._prefill.size_bytes
 
+    @property
+    def pass_rows(self) -> int:
+        return self._step.pass_rows
+
     def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         return self._step.decode(self._embed(token_ids), cache, token_ids)
 

@@ -5,7 +5,7 @@ Weights and cache are bfloat16, the residual stream, all vectors and all sums of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ DTYPE = torch.bfloat16
 class CudaLlama:
     """A `Model` that also writes by itself (`engine.models.Writer`). One cache at a time."""
 
+    pass_rows = 1
     prefill_bytes = 0  # prefill reads the weights of decode
 
     def __init__(self, weights: LlamaWeights) -> None:
@@ -52,12 +53,12 @@ class CudaLlama:
         return cache
 
     def prefill(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
-        """One chunk behind what the cache holds. Returns [D] float32 for `write` or `logits`."""
+        """One chunk behind what the cache holds. Returns [1, D] float32 for `write` or `logits`."""
         assert isinstance(cache, DeviceCache)
         ids = torch.tensor(token_ids, device=self.weights.device)
         hidden = prefill(self.weights, ids, cache)
         cache.claim(token_ids)
-        return hidden
+        return hidden.unsqueeze(0)
 
     def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         """Tokens that others chose, through the kernels of `write`. Returns [T, D]."""
@@ -69,10 +70,13 @@ class CudaLlama:
         return torch.stack(rows)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[D] or [1, D] -> [V] float32, on the host."""
-        self._step.hidden.copy_(hidden.view(-1))
-        self._step.enqueue_head()
-        return self._step.logits.cpu()
+        """[T, D] -> [T, V] float32, on the host."""
+        rows: list[Tensor] = []
+        for row in hidden:
+            self._step.hidden.copy_(row)
+            self._step.enqueue_head()
+            rows.append(self._step.logits.cpu())
+        return torch.stack(rows)
 
     def use_threads(self, count: int) -> None:
         """The host only follows; torch's threads are set by who loads the model."""
@@ -82,7 +86,7 @@ class CudaLlama:
 
     def write(
         self, hidden: Tensor, cache: KvCache, sampling: SamplingParams, most: int
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Up to `most` tokens behind `hidden`, each as soon as the host sees it.
 
         Step times are therefore the host's, at most one look (about 0.1 ms) behind the device.

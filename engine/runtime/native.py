@@ -35,6 +35,8 @@ BYTES_PER_GROUP = {FOUR: 20, EIGHT: 34}
 class NativeStep:
     """Packed weights in C++ and the threads that work on them. `close` frees both."""
 
+    pass_rows = 1
+
     def __init__(self, sizes: Sizes, rotations: Tensor, threads: int) -> None:
         """rotations [positions, 1, E / 2] complex64. Raises NativeUnavailableError."""
         self.threads = threads
@@ -113,11 +115,12 @@ class NativeStep:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [1, D] float32 before the final norm -> [V] float32."""
-        logits = torch.empty(self._vocabulary)
+        """hidden [T, D] float32 before the final norm -> [T, V] float32."""
+        logits = torch.empty(len(hidden), self._vocabulary)
         hidden = hidden.contiguous()
-        if self._library.score(self._model, hidden.data_ptr(), logits.data_ptr(), self.threads):
-            raise _no_memory()
+        for row, scores in zip(hidden, logits, strict=True):
+            if self._library.score(self._model, row.data_ptr(), scores.data_ptr(), self.threads):
+                raise _no_memory()
         return logits
 
 

@@ -11,7 +11,7 @@ from engine.cache import KvCache
 
 
 class ScriptedModel:
-    """Its hidden state is the number of tokens written so far."""
+    """Its hidden state [1] is the number of tokens written so far. The script starts over."""
 
     decode_bytes = 0
     prefill_bytes = 0
@@ -20,6 +20,7 @@ class ScriptedModel:
         self, script: Sequence[int], vocabulary: int, prompt_tokens: int, context_tokens: int = 8192
     ) -> None:
         self.context_tokens = context_tokens
+        self.pass_rows = 1
         self.script = tuple(script)
         self._vocabulary = vocabulary
         self._prompt_tokens = prompt_tokens
@@ -32,15 +33,16 @@ class ScriptedModel:
         return KvCache(1, 1, 2, self.context_tokens, torch.float32)
 
     def prefill(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
-        return self._run(token_ids, cache)
+        return self._run(token_ids, cache)[-1:]
 
     def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
         return self._run(token_ids, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        row = torch.zeros(self._vocabulary)
-        row[self.script[int(hidden)]] = 1.0
-        return row
+        rows = torch.zeros(len(hidden), self._vocabulary)
+        for row, written in zip(rows, hidden, strict=True):
+            row[self.script[int(written) % len(self.script)]] = 1.0
+        return rows
 
     def use_threads(self, count: int) -> None:
         pass
@@ -53,4 +55,5 @@ class ScriptedModel:
         self.passes.append(len(token_ids))
         cache.reserve(cache.length + len(token_ids))
         cache.claim(token_ids)
-        return torch.tensor(float(cache.length - self._prompt_tokens))
+        written = cache.length - self._prompt_tokens
+        return torch.arange(written + 1 - len(token_ids), written + 1).view(-1, 1)

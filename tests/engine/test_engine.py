@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,7 +245,7 @@ class ScriptedWriter(ScriptedModel):
 
     def write(
         self, hidden: torch.Tensor, cache: KvCache, sampling: SamplingParams, most: int
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         self.asked = most
         for _ in range(most):
             token = int(self.logits(hidden).argmax())

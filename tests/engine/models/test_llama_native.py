@@ -57,7 +57,7 @@ def decoded(model: Model, token_ids: list[int], prefilled: int = 1) -> Tensor:
     cache = model.new_cache()
     rows = [model.logits(model.prefill(token_ids[:prefilled], cache))]
     rows += [model.logits(model.decode([token], cache)) for token in token_ids[prefilled:]]
-    return torch.stack(rows)
+    return torch.cat(rows)
 
 
 @torch.inference_mode()
@@ -105,7 +105,7 @@ def test_a_tiny_model_equals_its_naive_twin(tmp_path: Path, tiny: TinyLlama, thr
     token_ids = np.random.default_rng(1).integers(0, tiny.vocabulary, 24).tolist()
     with torch.inference_mode():
         cache = model.new_cache()
-        actual = torch.stack([model.logits(model.decode([token], cache)) for token in token_ids])
+        actual = torch.cat([model.logits(model.decode([token], cache)) for token in token_ids])
     model.close()
     expected = tiny.logits(token_ids)
     # activations of 16 bits against float64, on logits of about 1

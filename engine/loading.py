@@ -1,0 +1,89 @@
+"""From a model file to something that can answer: device, level, weights, card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from engine.card import card_from_gguf
+from engine.kernels import NATIVE
+from engine.machine import core_count, processor
+from engine.memory import memory_for
+from engine.models import Model, best_level, load_model
+from engine.runtime.device import CUDA_LEVEL, choose_device
+from engine.runtime.native import native_label
+from engine.types import ModelCard
+from engine.weights.gguf import GgufFile
+
+# Prompt tokens per pass; cancel is looked at between two. Time for 512 tokens of SmolLM2 against
+# 128 at once: 64 takes 1.2 of it, 256 and 512 take 0.93.
+CHUNK_TOKENS = 128
+CUDA_CHUNK_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    model: Model
+    card: ModelCard
+    chunk_tokens: int
+
+
+def load(
+    path: str | Path,
+    *,
+    level: str,
+    threads: int | None,
+    context_tokens: int | None,
+    name: str | None,
+    device: str,
+) -> Loaded:
+    """Arguments and errors as of `Engine.load`."""
+    torch.set_num_threads(threads or default_threads())
+    file = GgufFile.open(path)
+    name = name or Path(path).stem
+    if choose_device(device, level, file) == "cuda":
+        return _load_cuda(file, context_tokens, name)
+    if level == "auto":
+        level = best_level(file)
+    with memory_for("the model's weights"), torch.inference_mode():
+        model = load_model(file, level, context_tokens)
+    if threads:
+        model.use_threads(threads)
+    card = card_from_gguf(file, name=name, numerics=numerics(file, level, processor()))
+    return Loaded(model, replace(card, context_tokens=model.context_tokens), CHUNK_TOKENS)
+
+
+def _load_cuda(file: GgufFile, context_tokens: int | None, name: str) -> Loaded:
+    # only a machine with a GPU has what this imports
+    from engine.runtime.cuda_llama import CudaLlama
+
+    with memory_for("the model's weights"), torch.inference_mode():
+        model = CudaLlama.load(file, context_tokens)
+    label = numerics(file, CUDA_LEVEL, torch.cuda.get_device_name())
+    card = card_from_gguf(file, name=name, numerics=label)
+    return Loaded(model, replace(card, context_tokens=model.context_tokens), CUDA_CHUNK_TOKENS)
+
+
+def default_threads() -> int:
+    """One core less than this process may use, so the rest of Baton has one; from 1 to 8.
+
+    It is for torch's: the native level has its own, which share a busy core well, and uses all.
+    torch's meet after every product and wait for the slowest. Measured on two cores with
+    SmolLM2 at int4: on a quiet machine two threads are 1.5 times as fast as one, on a busy one
+    (docs/results/2026-11-30-offline-cpu.json) nine times as slow. A node that has a machine to
+    itself should be given all its cores.
+    """
+    return max(1, min(8, core_count() - 1))
+
+
+def numerics(file: GgufFile, level: str, hardware: str) -> str:
+    """Equal labels promise equal texts: the weights, the level, and what computes.
+
+    The processor's or GPU's name is in it because the libraries choose their kernels by it. The
+    number of threads is not: results were equal to the bit with one and with two.
+    """
+    if level == NATIVE:
+        level = native_label()
+    return f"{file.sha256()[:16]}/{level}/{hardware}/torch {torch.__version__}"
