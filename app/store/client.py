@@ -1,7 +1,7 @@
 """The store's client: typed, bounded, and with one error for "out of reach".
 
-Two pools of connections: short calls, and calls that block (BLPOP), so that a waiting node never
-keeps a short call from its connection.
+Short calls of all callers share one connection (`app/store/pipeline.py`). Calls that block (BLPOP)
+have a pool of their own, so that a waiting node never keeps a short call from the store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import (
@@ -24,9 +24,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.errors import StoreUnavailableError
+from app.store.pipeline import CONNECT_SECONDS, Part, Pipeline
 from app.store.scripts import Script
 
-Arg = str | bytes | int | float
+Arg = Part
 # What a script returns: bytes, int, None, or lists of these.
 Reply = Any
 
@@ -34,7 +35,6 @@ Reply = Any
 # The longest that one call may take, with waiting for a connection and opening it: a node that
 # cannot reach the store must know it about as soon as it has to stop.
 CALL_SECONDS = 3.0
-CONNECT_SECONDS = 2.0
 
 # The store cannot be reached, or it answers that it cannot serve: it is still loading (a
 # ConnectionError to redis-py), full, a replica since a fail-over, or without its primary.
@@ -79,14 +79,17 @@ class Store:
     def __init__(self, short: Redis, blocking: Redis) -> None:
         self._short = short
         self._blocking = blocking
+        self._pipeline = Pipeline(short)
         # redis-py types its replies only partly; here they become Reply
-        self._call = cast(Callable[..., Awaitable[Reply]], short.execute_command)  # pyright: ignore[reportUnknownMemberType] see above
         self._blocking_call = cast(Callable[..., Awaitable[Reply]], blocking.execute_command)  # pyright: ignore[reportUnknownMemberType] see above
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, url: str, *, connections: int = 32) -> AsyncGenerator[Store]:
-        """Make both pools (no connection is opened yet) and close them at the end."""
+    async def connect(cls, url: str, *, connections: int = 32) -> AsyncGenerator[Self]:
+        """Make the clients (no connection is opened yet) and close them at the end.
+
+        `connections`: most blocking calls at once; further ones wait.
+        """
 
         def client() -> Redis:
             # No socket_timeout: redis-py would send under asyncio.wait_for, which on Python 3.11
@@ -103,9 +106,11 @@ class Store:
             return Redis.from_pool(pool)  # closing the client closes its pool
 
         short, blocking = client(), client()
+        store = cls(short, blocking)
         try:
-            yield cls(short, blocking)
+            yield store
         finally:
+            await store._pipeline.aclose()
             await short.aclose()
             await blocking.aclose()
 
@@ -126,30 +131,33 @@ class Store:
             return await self.command("EVAL", script.text, len(keys), *keys, *args)
 
     async def command(self, *parts: Arg) -> Reply:
-        """One plain command, e.g. `command("XRANGE", key, "-", "+")`."""
-        return await self._within(CALL_SECONDS, self._call, self._short, parts)
+        """One plain command that does not block, e.g. `command("XRANGE", key, "-", "+")`."""
+        return await self._within(CALL_SECONDS, self._pipeline.call, self._pipeline.drop, parts)
 
     async def pop(self, key: str, timeout_seconds: float) -> bytes | None:
         """BLPOP: wait for the head of a list, None after the time-out (which must not be 0)."""
         parts = ("BLPOP", key, timeout_seconds)
         limit_seconds = timeout_seconds + CALL_SECONDS
-        reply = await self._within(limit_seconds, self._blocking_call, self._blocking, parts)
+        reply = await self._within(limit_seconds, self._blocking_call, self._drop_idle, parts)
         return reply[1] if reply else None
+
+    async def _drop_idle(self) -> None:
+        await self._blocking.connection_pool.disconnect(inuse_connections=False)
 
     @staticmethod
     async def _within(
         seconds: float,
         call: Callable[..., Awaitable[Reply]],
-        client: Redis,
+        drop: Callable[[], Awaitable[None]],
         parts: Sequence[Arg],
     ) -> Reply:
         try:
             async with asyncio.timeout(seconds):
                 return await call(*parts)
         except (TimeoutError, ReadOnlyError) as error:
-            # the idle connections lead to the same silent peer, each good for one more time-out,
-            # or to the same demoted one
-            await client.connection_pool.disconnect(inuse_connections=False)
+            # what is open leads to the same silent peer, good for one more time-out, or to the
+            # same demoted one
+            await drop()
             raise StoreUnavailableError from error
         except _AWAY as error:
             raise StoreUnavailableError from (StoreRefusesError() if _is_refusal(error) else error)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from app.errors import FencedError, StoreUnavailableError
@@ -121,8 +123,15 @@ class LosesAnswers(Store):
         return reply
 
 
-async def test_entries_sent_again_after_a_lost_answer_are_not_doubled(store: Store) -> None:
-    lossy = LosesAnswers(store.raw, store.raw)
+@pytest.fixture
+async def lossy(valkey_url: str) -> AsyncIterator[LosesAnswers]:
+    async with LosesAnswers.connect(valkey_url) as connected:
+        yield connected
+
+
+async def test_entries_sent_again_after_a_lost_answer_are_not_doubled(
+    store: Store, lossy: LosesAnswers
+) -> None:
     writer = RelayWriter(lossy, POOL)
     await put_generation(store)
     await writer.append("g1", 7, [("delta", delta("a"))])

@@ -6,11 +6,9 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
-from redis.asyncio import BlockingConnectionPool
-from redis.exceptions import ResponseError
+from redis.exceptions import DataError, ResponseError
 
 from app.errors import StoreUnavailableError
 from app.store import client as client_module
@@ -77,14 +75,11 @@ async def test_cancelled_calls_never_mix_up_answers(valkey_url: str, short_folde
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 assert outcome is None or isinstance(outcome, asyncio.CancelledError)
         assert answers
-        # no connection got lost on the way either
-        pool = cast(BlockingConnectionPool, store.raw.connection_pool)
-        assert not pool._in_use_connections  # there is no public count
 
 
 async def test_a_cancellation_is_never_swallowed(store: Store) -> None:
     for turns in range(12):
-        task = asyncio.create_task(store.command("BLPOP", "empty", 2))
+        task = asyncio.create_task(store.pop("empty", 2))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -176,6 +171,45 @@ async def test_a_refused_password_says_what_to_set(server: OwnServer) -> None:
         assert "wrong" not in str(refused.value.__cause__)
 
 
+async def test_a_cancelled_first_call_leaves_the_connection_to_others(valkey_url: str) -> None:
+    async with Store.connect(valkey_url) as store:
+        first = asyncio.create_task(store.command("ECHO", "1"))
+        second = asyncio.create_task(store.command("ECHO", "2"))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == b"2"
+
+
+async def test_a_lost_connection_fails_all_who_wait_on_it_at_once(server: OwnServer) -> None:
+    async with Store.connect(server.url) as store:
+        await store.ping()
+        server.freeze()
+        waiting = [asyncio.create_task(store.ping()) for _ in range(10)]
+        await asyncio.sleep(0)
+        server.kill()
+        async with asyncio.timeout(2):
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(outcome, StoreUnavailableError) for outcome in outcomes)
+
+
+async def test_a_fault_of_one_caller_is_not_told_to_others(store: Store) -> None:
+    wrong, right = await asyncio.gather(
+        store.command("GET"), store.command("ECHO", "x"), return_exceptions=True
+    )
+    assert isinstance(wrong, ResponseError)
+    assert right == b"x"
+
+
+async def test_a_part_that_cannot_be_sent_disturbs_nobody(store: Store) -> None:
+    wrong, right = await asyncio.gather(
+        store.command("ECHO", object()),  # pyright: ignore[reportArgumentType] on purpose
+        store.command("ECHO", "x"),
+        return_exceptions=True,
+    )
+    assert isinstance(wrong, DataError)
+    assert right == b"x"
+
+
 async def test_a_script_the_store_forgot_is_sent_again(store: Store) -> None:
     async def run(script: Script) -> object:
         return await store.run(script, ["p:"], ["g", "1", "done", "{}"])
@@ -185,10 +219,11 @@ async def test_a_script_the_store_forgot_is_sent_again(store: Store) -> None:
     assert await run(CLOCK) == b"fenced"
 
 
-async def test_more_calls_than_connections_wait_their_turn(valkey_url: str) -> None:
-    async with Store.connect(valkey_url, connections=2) as store:
+async def test_many_callers_share_one_connection_in_order(valkey_url: str) -> None:
+    async with Store.connect(valkey_url) as store:
         numbers = await asyncio.gather(*(store.command("INCR", "n") for _ in range(200)))
-        assert sorted(numbers) == list(range(1, 201))
+        assert numbers == list(range(1, 201))
+        assert (await store.command("INFO", "clients"))["connected_clients"] == 1
 
 
 async def test_waiting_nodes_keep_no_short_call_from_its_connection(valkey_url: str) -> None:
