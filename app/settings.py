@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     answer_cap_seconds: Seconds = Field(
         default=30, description="an answer may finish this long after its slice ended"
     )
+    claim_seconds: Seconds = Field(
+        default=30, description="who is away when the turn comes may claim it this long"
+    )
     max_waiting: int = Field(
         default=200, ge=1, le=1_000_000, description="most tickets waiting in one pool"
     )

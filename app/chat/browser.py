@@ -185,6 +185,16 @@ async def line(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
     }
 
 
+class PresenceIn(StrictBody):
+    hidden: bool
+
+
+@router.post("/line/presence", status_code=204)
+async def presence(body: PresenceIn, caller: CallerOf, parts: PartsOf) -> None:
+    """Say whether the page is in front (`hidden: false` also takes a turn that was called)."""
+    await parts.line.presence(caller.seat, hidden=body.hidden)
+
+
 @router.post("/line/leave", status_code=204)
 async def leave(caller: CallerOf, parts: PartsOf) -> None:
     """Leave the line, or give the node back."""

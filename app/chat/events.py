@@ -65,6 +65,8 @@ class State:
     moved: Moved | None
     # a sentence for a person, where there is something to explain
     reason: str | None
+    # in the phase "claim": time left to take the turn
+    claim_left_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,9 @@ SLOW_STATE_MS = 1000.0
 # phases that only a node's work brings about
 _AT_NODE: tuple[Phase, ...] = ("reading", "answering")
 _RETURNED = "Your node is gone. You are first in line for the next one."
+_CLAIM = (
+    "It is your turn, and nobody seems to be here. Say that you are, or the turn goes to others."
+)
 _ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
 
 
@@ -219,8 +222,10 @@ class Story:
         place = self._place
         if place is None:
             return "waiting" if self._trouble else None
-        if place.returned and place.state == "queued":
+        if place.state == "queued" and place.returned:
             return "lost"
+        if place.state == "queued" and place.claim_left_seconds is not None:
+            return "claim"
         if place.ending:
             return "ending"
         if self._answering:
@@ -238,7 +243,7 @@ class Story:
         return queued and phase in _AT_NODE and self._trouble is None
 
     def _reason(self, phase: Phase) -> str | None:
-        return self._trouble or {"lost": _RETURNED, "ending": _ENDING}.get(phase)
+        return self._trouble or {"lost": _RETURNED, "claim": _CLAIM, "ending": _ENDING}.get(phase)
 
     def _state(self, store_ms: float) -> State | None:
         phase = self._phase()
@@ -272,6 +277,7 @@ class Story:
             prompt=self._prompt,
             moved=self._moved,
             reason=self._reason(phase),
+            claim_left_seconds=place.claim_left_seconds if place else None,
         )
 
     def _at_once(self, phase: Phase, place: Place | None) -> tuple[Any, ...]:

@@ -17,7 +17,15 @@ from app.accounts.wiring import accounts
 from app.bodies import Bounded, StrictBody
 from app.chat import history
 from app.chat.admission import admit
-from app.chat.browser import Id, PathId, Position, SettingsIn, submitted_of, turn_response
+from app.chat.browser import (
+    Id,
+    PathId,
+    Position,
+    PresenceIn,
+    SettingsIn,
+    submitted_of,
+    turn_response,
+)
 from app.chat.story import START
 from app.chat.turn import Ask, cancel, submit
 from app.embed.page import ROOT, best_language, render
@@ -125,6 +133,12 @@ async def stop(generation: PathId, caller: VisitorOf, parts: PartsOf) -> None:
     turn = await history.own_turn(parts.database, caller, generation)
     if turn.status == "open":
         await cancel(parts, turn.pool, generation, "stopped")
+
+
+@router.post("/api/embed/line/presence", status_code=204)
+async def presence(body: PresenceIn, caller: VisitorOf, parts: PartsOf) -> None:
+    """As for the page's own users."""
+    await parts.line.presence(caller.seat, hidden=body.hidden)
 
 
 def _ask_of(asked: QuestionIn, most_messages: int) -> Ask:

@@ -75,6 +75,7 @@ def _shown(place: Place | None) -> tuple[object, ...] | None:
         place.eta_seconds is None,
         place.ending,
         place.returned,
+        place.claim_left_seconds is None,
     )
 
 

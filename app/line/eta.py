@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 # Fewer measured leases than this say nothing.
 LEAST_MEASURED = 3
-# The shares of grants that `scripts/_pump.lua` gives the tiers (a test compares the two).
+# The shares of grants that `scripts/_turns.lua` gives the tiers (a test compares the two).
 WEIGHTS = {"priority": 6, "browser": 3, "api": 2}
 
 

@@ -148,6 +148,13 @@ class Line:
         told and writes the last event. Ended or unknown: nothing happens."""
         await self._run(operations.CANCEL, pool, generation, reason)
 
+    async def presence(self, seat: str, *, hidden: bool) -> None:
+        """The seat's page is in front, or behind something else. In front answers a call to the
+        turn; without a place nothing happens."""
+        claim: bytes | None = await self._store.command("HGET", keys.seat_claim(seat), "pool")
+        if claim is not None:
+            await self._run(operations.PRESENCE, claim.decode(), seat, int(hidden))
+
     async def leave(self, seat: str) -> None:
         """Give up the seat's place or lease, with all its unanswered questions, in whatever pool."""
         for pool in await self._pool_names():

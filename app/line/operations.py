@@ -11,6 +11,7 @@ _PRELUDES = (
     ("app.store", "generation"),
     ("app.line", "_tickets"),
     ("app.line", "_rescue"),
+    ("app.line", "_turns"),
     ("app.line", "_pump"),
 )
 # Where the web side acts: its limits become the pool's.
@@ -21,6 +22,7 @@ SUBMIT = load_script("app.line", "submit", preludes=(*_RULING, ("app.line", "_pl
 PLACES = load_script("app.line", "places", preludes=_PLACES)
 LANES = load_script("app.line", "lanes", preludes=_PLACES)
 CANCEL = load_script("app.line", "cancel", preludes=_PRELUDES)
+PRESENCE = load_script("app.line", "presence", preludes=_PRELUDES)
 LEAVE = load_script("app.line", "leave", preludes=_PRELUDES)
 SEAT = load_script("app.line", "seat", preludes=_PRELUDES)
 VIEW = load_script("app.line", "view", preludes=_PRELUDES)
@@ -51,5 +53,6 @@ def limits_of(settings: Settings) -> bytes:
         "stop": _STOP_FACTOR * settings.node_dead_seconds,
         "rescue": settings.rescue_seconds,
         "stuck": settings.stuck_seconds,
+        "claim": settings.claim_seconds,
     }
     return orjson.dumps({name: round(1000 * value) for name, value in seconds.items()})

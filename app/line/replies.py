@@ -36,9 +36,10 @@ def shared(row: Sequence[bytes]) -> Shared:
 
 def place(common: Shared, row: Sequence[bytes]) -> Place:
     """From `place()` of `scripts/_places.lua`."""
-    generation, state, ticket, lane, rank, behind, node, info, slice_left, ending, queued = (
+    generation, state, ticket, lane, rank, behind, node, info, slice_left, *rest = (
         value.decode() for value in row
     )
+    ending, queued, claim_left = rest
     return Place(
         generation=generation,
         state=cast(TurnState, state),
@@ -52,6 +53,7 @@ def place(common: Shared, row: Sequence[bytes]) -> Place:
         ending=ending != "",
         returned=rank != "" and lane == "r",
         queued_ms=float(queued),
+        claim_left_seconds=_seconds(claim_left),
     )
 
 
@@ -62,6 +64,8 @@ class Standings:
     shared: Shared
     # ticket -> (lane, rank)
     ranks: Mapping[str, tuple[str, int]]
+    # called ticket -> seconds left to take the turn
+    claims: Mapping[str, float]
 
     def place(self, known: Place) -> Place | None:
         """A waiting question's place as it is now, from what was known of it before.
@@ -73,20 +77,30 @@ class Standings:
         if known.rank is None or rank == 0 or known.returned != (lane == "r"):
             return None
         waiting = self.shared.waiting[lane]
-        if (rank, waiting) == (known.rank, known.waiting):
+        claim_left = self.claims.get(known.ticket)
+        if (rank, waiting, claim_left) == (known.rank, known.waiting, known.claim_left_seconds):
             return known
-        eta_seconds = self.shared.eta_seconds(lane, rank)
-        return replace(known, rank=rank, waiting=waiting, eta_seconds=eta_seconds)
+        return replace(
+            known,
+            rank=rank,
+            waiting=waiting,
+            eta_seconds=self.shared.eta_seconds(lane, rank),
+            claim_left_seconds=claim_left,
+        )
 
 
 def standings(row: Sequence[Sequence[bytes]]) -> Standings:
     """From `scripts/lanes.lua`."""
     ranks = {
         ticket.decode(): (lane, rank)
-        for lane, tickets in zip(("r", "priority", "browser", "api"), row[1:], strict=True)
+        for lane, tickets in zip(("r", "priority", "browser", "api"), row[2:], strict=True)
         for rank, ticket in enumerate(tickets, 1)
     }
-    return Standings(shared=shared(row[0]), ranks=ranks)
+    called = iter(row[1])
+    claims = {
+        ticket.decode(): int(left) / 1000 for ticket, left in zip(called, called, strict=True)
+    }
+    return Standings(shared=shared(row[0]), ranks=ranks, claims=claims)
 
 
 def seat_view(pool: str, row: Sequence[bytes]) -> SeatView:

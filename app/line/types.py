@@ -55,6 +55,8 @@ class Place:
     returned: bool
     # time spent in line so far, or until the node was given
     queued_ms: float
+    # its turn came and nobody was there: time left to take it; None: not called
+    claim_left_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     r (returned), priority, browser, api
     t:<ticket>              hash    seat, tier, lane, seq, state waiting |         10 min after its end
                                     granted | ended, hold, grace (ms), opened_at,
+                                    hidden (1: its page is not in front), program
+                                    (1: an API call waits), calls (to the turn, in
+                                    vain),
                                     claimed_at, node, fence, granted_at,
                                     generation (running),
                                     slice_until, ending (why the lease will end
@@ -16,6 +19,8 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     seat                    hash    seat -> live ticket                            with the ticket
     seen                    zset    ticket waiting or with a running answer        with that state
                                     -> "must be watched before" (ms)
+    claim                   zset    waiting ticket called to its turn while nobody with that state
+                                    was there -> when the call is over (ms)
     leases                  zset    granted ticket, not ending -> slice end (ms)   with the lease
     ending                  zset    ticket whose lease ends after the running      with the lease
                                     answer -> when that is called off (ms; inf:

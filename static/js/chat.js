@@ -9,6 +9,7 @@ import { addressOf, History } from "./history.js";
 import { t } from "./i18n.js";
 import { LineWatch, showLine } from "./line.js";
 import { LiveTurn, newGenerationId } from "./live_turn.js";
+import { Presence } from "./presence.js";
 import { QueueCard } from "./queue.js";
 import { Scroll } from "./scroll.js";
 import { Settings } from "./settings.js";
@@ -37,7 +38,12 @@ class Chat {
   #sidebar = new Sidebar();
   #announcer = new Announcer((text) => setText(find("#announcer"), text));
   #composer = new Composer({ onAsk: (question) => this.ask(question), onStop: () => this.#stop() });
-  #queue = new QueueCard({ onLeave: () => this.#leave() });
+  #queue = new QueueCard({
+    leave: () => this.#leave(),
+    here: () => this.#act("/api/line/presence", { hidden: false }),
+    notify: () => Notification.requestPermission(),
+  });
+  #presence = new Presence();
   #line = new LineWatch(showLine);
   #history = new History({
     onOpen: (id) => this.open(id),
@@ -218,6 +224,7 @@ class Chat {
     entry.turn = live.turn;
     entry.view.update(live.turn);
     this.#announcer.turn(live.turn, performance.now());
+    this.#presence.turn(live.turn);
     const isShown = this.#entries.includes(entry);
     if (isShown) this.#gauge.show(live.turn);
     if (hasNewPhase || message?.event === "state") this.#showTitle();
@@ -237,9 +244,9 @@ class Chat {
     await this.#line.refresh();
   }
 
-  async #act(path) {
+  async #act(path, body = {}) {
     try {
-      await call("POST", path, {});
+      await call("POST", path, body);
     } catch (error) {
       this.#notice(sentence(error));
     }
@@ -277,10 +284,7 @@ class Chat {
   // Who looks at another tab sees the place, and that the turn has come.
   #showTitle() {
     const live = this.#shownLive();
-    const rank = live?.turn.phase === "waiting" ? live.turn.state.rank : null;
-    const hasBegun = live && live.turn.phase !== null && live.turn.phase !== "waiting";
-    const mark = rank !== null ? `${t("queue.place_short", { n: rank })} · ` : hasBegun ? "▶ " : "";
-    document.title = mark + SITE;
+    document.title = titleMark(live?.turn) + SITE;
   }
 
   #notice(text) {
@@ -288,6 +292,13 @@ class Chat {
     line.hidden = text === "";
     setText(line, text);
   }
+}
+
+function titleMark(turn) {
+  if (!turn || turn.phase === null) return "";
+  if (turn.phase === "claim") return `${t("notify.title")} · `;
+  if (turn.phase !== "waiting") return "▶ ";
+  return turn.state.rank === null ? "" : `${t("queue.place_short", { n: turn.state.rank })} · `;
 }
 
 function idInAddress() {

@@ -3,6 +3,7 @@
 import { Announcer } from "./announce.js";
 import { find, setText } from "./dom.js";
 import { newGenerationId } from "./live_turn.js";
+import { Presence } from "./presence.js";
 import { QueueCard } from "./queue.js";
 import { rate, t } from "./i18n.js";
 import { figuresOf, newTurn, reduceTurn, refuse } from "./state.js";
@@ -21,7 +22,8 @@ const field = find("#question");
 const send = find("#send");
 const stopButton = find("#stop");
 const speed = find("#rate");
-const queue = new QueueCard({ onLeave: stop });
+const queue = new QueueCard({ leave: stop, here: () => visitor.presence(false) });
+const presence = new Presence({ tell: (isHidden) => visitor.presence(isHidden) });
 const announcer = new Announcer((text) => setText(find("#announcer"), text));
 
 // the turns so far, oldest first: what the next question is asked with
@@ -91,6 +93,7 @@ function change(step, view = null) {
   live.isOpen = live.turn.status === "open";
   view?.update(live.turn);
   announcer.turn(live.turn, performance.now());
+  presence.turn(live.turn);
   around();
 }
 

@@ -2,6 +2,7 @@
 
 import { element, find, setText } from "./dom.js";
 import { clock, t } from "./i18n.js";
+import { mayAskToNotify } from "./presence.js";
 import { secondsLeft } from "./state.js";
 
 // A countdown is shown only when it is near: before, it would only be noise.
@@ -12,21 +13,29 @@ export class QueueCard {
   #title = element("h2");
   #lines = element("div", { class: "queue-lines" });
   #bar = element("progress", { max: "1", hidden: true });
-  #button = element("button", { type: "button", class: "leave" });
+  #buttons = element("div", { class: "queue-buttons" });
   #key = "";
+  #acts;
 
-  constructor({ onLeave }) {
-    this.#button.addEventListener("click", async () => {
-      this.#button.disabled = true;
+  // `acts`: what a button does, by its name in `actions` of a view; one without is not shown.
+  constructor(acts) {
+    this.#acts = acts;
+    this.#root.append(
+      element("div", { class: "queue-text" }, this.#title, this.#lines, this.#bar), this.#buttons,
+    );
+  }
+
+  #button([name, label]) {
+    const button = element("button", { type: "button", class: name === "here" ? "primary" : "leave" }, label);
+    button.addEventListener("click", async () => {
+      button.disabled = true;
       try {
-        await onLeave();
+        await this.#acts[name]();
       } finally {
-        this.#button.disabled = false;
+        button.disabled = false;
       }
     });
-    this.#root.append(
-      element("div", { class: "queue-text" }, this.#title, this.#lines, this.#bar), this.#button,
-    );
+    return button;
   }
 
   // `live` is the running turn of this conversation or null; `seat` what GET /api/line says of us,
@@ -43,8 +52,14 @@ export class QueueCard {
     this.#lines.replaceChildren(...view.lines.filter(Boolean).map((line) => element("p", {}, line)));
     this.#bar.hidden = view.progress === undefined;
     if (view.progress !== undefined) this.#bar.value = view.progress;
-    this.#button.hidden = view.button === undefined;
-    setText(this.#button, view.button ?? "");
+    const actions = (view.actions ?? []).filter(([name]) => this.#acts[name]);
+    // a countdown must not take the button away that is being pressed
+    const names = JSON.stringify(actions);
+    if (names !== this.#buttons.dataset.names) {
+      this.#buttons.dataset.names = names;
+      this.#buttons.replaceChildren(...actions.map((action) => this.#button(action)));
+    }
+    this.#buttons.hidden = actions.length === 0;
   }
 }
 
@@ -71,12 +86,17 @@ const CARDS = {
       state.reason ?? "",
       t("queue.kept", { time: spanText(graceSeconds) }),
     ],
-    button: t("queue.leave"),
+    actions: mayAskToNotify() ? [["notify", t("notify.ask")], leave()] : [leave()],
   }),
-  claim: preparing,
+  claim: (turn, state, nowMs) => ({
+    kind: "claim",
+    title: t("queue.claim", { clock: clock(secondsLeft(state.claim_left_seconds ?? 0, nowMs - turn.stateAtMs)) }),
+    lines: [t("queue.claim_text")],
+    actions: [["here", t("queue.here")], leave()],
+  }),
   allocating: preparing,
   lost: (turn, state) => ({
-    kind: "waiting", title: t("queue.node_lost"), lines: [state.reason ?? ""], button: t("queue.leave"),
+    kind: "waiting", title: t("queue.node_lost"), lines: [state.reason ?? ""], actions: [leave()],
   }),
   reading: (turn, state) => ({
     kind: "reading",
@@ -99,12 +119,16 @@ const CARDS = {
   ending: (turn, state) => ({ kind: "slice", title: t("queue.ending"), lines: [state.reason ?? ""] }),
 };
 
+function leave() {
+  return ["leave", t("queue.leave")];
+}
+
 function preparing(turn, state) {
   return {
     kind: "preparing",
     title: t("queue.preparing"),
     lines: [nodeText(state.node), state.reason ?? ""],
-    button: t("queue.leave"),
+    actions: [leave()],
   };
 }
 
@@ -121,7 +145,7 @@ export function seatCard(seat, nowMs) {
       slice === null ? "" : t("queue.slice_left", { clock: clock(slice) }),
       idle === null || idle > IDLE_SHOWN_SECONDS ? "" : t("queue.idle_left", { clock: clock(idle) }),
     ],
-    button: t("queue.end"),
+    actions: [["leave", t("queue.end")]],
   };
 }
 

@@ -50,6 +50,13 @@ export class Visitor {
     });
   }
 
+  // Say whether the page is in front; where that fails, the next state of the turn says it again.
+  async presence(isHidden) {
+    await this.#post("line/presence", { hidden: isHidden }).catch((fault) => {
+      if (!(fault instanceof HttpError)) throw fault;
+    });
+  }
+
   async #renewQuietly() {
     try {
       await this.renew();

@@ -25,7 +25,7 @@ test("the card says the place, who waits and what to expect", () => {
   assert.match(card.lines[1], /1 earlier question/);
   assert.equal(card.lines[2], "Returned.");
   assert.match(card.lines[3], /kept for 2 minutes/);
-  assert.equal(card.button, "Leave the line");
+  assert.deepEqual(card.actions, [["leave", "Leave the line"]]);
 });
 
 test("an unmeasured wait is said to be unmeasured", () => {
@@ -42,10 +42,16 @@ test("preparing, reading and a slice with others waiting each have their card; p
   assert.match(turnCard(live(state("waiting", { rank: 1 }), false), 0).title, /connection is lost/);
 });
 
+test("whoever is called sees how long the turn may be taken, and a button for it", () => {
+  const card = turnCard(live(state("claim", { rank: 1, claim_left_seconds: 30 }), true, 1_000), 11_000);
+  assert.equal(card.title, "It is your turn: 0:20 to take it");
+  assert.deepEqual(card.actions.map(([name]) => name), ["here", "leave"]);
+});
+
 test("a node at rest can be given back, and counts down by the server's word", () => {
   const seat = { state: "holding", node: NODE, idle_left_seconds: 30, slice_left_seconds: null, atMs: 0 };
   const card = seatCard(seat, 10_000);
-  assert.deepEqual([card.title, card.button], ["gpu-02 is yours", "End turn"]);
+  assert.deepEqual([card.title, card.actions], ["gpu-02 is yours", [["leave", "End turn"]]]);
   assert.match(card.lines[1], /0:20/);
   assert.equal(seatCard(seat, 31_000), null);
   assert.equal(seatCard({ state: "none" }, 0), null);

@@ -17,12 +17,12 @@ local function is_waited_for()
 end
 
 -- {generation, state, ticket, lane, rank, behind_own, node, node info, slice left ms, ending,
---  queued ms}; false when the generation is unknown.
+--  queued ms, claim left ms}; false when the generation is unknown.
 local function place(gen, waited_for)
   local state, ticket, queued_at, assigned_at, ended_at, node = unpack(redis.call('HMGET',
     p .. 'g:' .. gen, 'state', 'ticket', 'queued_at', 'assigned_at', 'ended_at', 'node'))
   if not state then return false end
-  local lane, rank, behind, info, slice_left, ending = '', '', 0, '', '', ''
+  local lane, rank, behind, info, slice_left, ending, claim_left = '', '', 0, '', '', '', ''
   if state ~= 'ended' then
     local stands, running, slice_until
     stands, lane, running, slice_until, ending = unpack(redis.call('HMGET', p .. 't:' .. ticket,
@@ -31,6 +31,8 @@ local function place(gen, waited_for)
       behind = redis.call('LPOS', p .. 'j:' .. ticket, gen) or 0
       if stands == 'waiting' then
         rank = int((redis.call('ZRANK', p .. 'w:' .. lane, ticket) or 0) + 1)
+        local claim_until = redis.call('ZSCORE', p .. 'claim', ticket)
+        if claim_until then claim_left = int(math.max(0, tonumber(claim_until) - now)) end
       elseif running ~= '' then
         behind = behind + 1
       end
@@ -42,5 +44,5 @@ local function place(gen, waited_for)
   if node ~= '' then info = field(p .. 'n:' .. node, 'info') end
   local left_at = tonumber(assigned_at or '') or tonumber(ended_at or '') or now
   return {gen, state, ticket, lane, rank, int(behind), node, info, slice_left, ending or '',
-    int(left_at - tonumber(queued_at))}
+    int(left_at - tonumber(queued_at)), claim_left}
 end

@@ -1,15 +1,10 @@
 -- Shared by the line's operations: what time alone brings about (reaping), and grants.
--- Runs behind _rescue.lua. Every loop is bounded: what is left over waits for the next call, and
+-- Runs behind _turns.lua. Every loop is bounded: what is left over waits for the next call, and
 -- some replica or node calls at least every second.
 
 local BATCH = 100
 -- A gap this long between two runs means that the store was away, not that people were.
 local OUTAGE_MS = 5000
-local TIERS = {'priority', 'browser', 'api'}
--- Stride scheduling: 60 / weight, weights 6 : 3 : 2. Whom the operator put ahead gets most; a
--- person at a screen goes a little before a program, which waits more easily. A weight is a share,
--- never a right of way: each tier with somebody in it gets at least 2 grants of 11.
-local STRIDE = {priority = 10, browser = 20, api = 30}
 
 local function due(index)
   return redis.call('ZRANGEBYSCORE', p .. index, '-inf', int(now), 'LIMIT', 0, BATCH)
@@ -21,22 +16,6 @@ local function waiting_total()
   return sum
 end
 
--- The lane whose turn it is; false when nobody waits.
-local function pick_lane()
-  if redis.call('ZCARD', p .. 'w:r') > 0 then return 'r' end
-  local best, best_pass = false, nil
-  for _, tier in ipairs(TIERS) do
-    if redis.call('ZCARD', p .. 'w:' .. tier) > 0 then
-      local pass = tonumber(field(p .. 'pass', tier)) or 0
-      if not best or pass < best_pass then best, best_pass = tier, pass end
-    end
-  end
-  if best then
-    redis.call('HSET', p .. 'pass', 'now', int(best_pass), best, int(best_pass + STRIDE[best]))
-  end
-  return best
-end
-
 local function begin_lease(ticket, node, gen)
   local slice_until = int(now + limits.slice)
   redis.call('HSET', p .. 't:' .. ticket, 'state', 'granted', 'node', node, 'granted_at', int(now),
@@ -46,16 +25,15 @@ local function begin_lease(ticket, node, gen)
   assign(ticket, node, gen)
 end
 
-local function grant()
+local function grant(held)
   for _ = 1, BATCH do
     local node = redis.call('ZRANGE', p .. 'idle', 0, 0)[1]
     if not node then return end
     if tonumber(redis.call('ZSCORE', p .. 'nodes', node) or '0') <= now then
       hold_back(node) -- silent (right after an outage): nobody is sent there
     else
-      local lane = pick_lane()
-      if not lane then return end
-      local ticket = redis.call('ZPOPMIN', p .. 'w:' .. lane)[1]
+      local ticket = next_ticket(held)
+      if not ticket then return end
       local gen = next_job(ticket)
       if gen then begin_lease(ticket, node, gen) else close_ticket(ticket, 'left') end
     end
@@ -64,7 +42,7 @@ end
 
 -- n waiters end at most n leases, oldest first; an answer may finish within the cap. When waiters
 -- go away again, the leases marked last go on.
-local function end_slices()
+local function end_slices(held)
   local want, marked = waiting_total(), redis.call('ZCARD', p .. 'ending')
   for _ = 1, BATCH do
     if marked <= want then break end
@@ -92,7 +70,7 @@ local function end_slices()
     redis.call('ZADD', p .. 'ending', '+inf', ticket)
     if stop_running(ticket, 'slice_ended') then settle(field(p .. 't:' .. ticket, 'node')) end
   end
-  grant()
+  grant(held)
 end
 
 local function reap_unseen()
@@ -110,7 +88,7 @@ end
 -- The clock was set back: what was reckoned by the later time would be due far too late.
 local function draw_near()
   local longest = {nodes = limits.dead, owes = limits.stop, alive = 0, rest = limits.idle,
-    leases = limits.slice, rescue = limits.rescue}
+    leases = limits.slice, rescue = limits.rescue, claim = limits.claim}
   for index, left in pairs(longest) do
     local latest = int(now + left)
     local late = redis.call('ZRANGEBYSCORE', p .. index, '(' .. latest, '+inf')
@@ -151,7 +129,10 @@ local function pump()
   if now >= held + 2 * limits.dead then
     for _, ticket in ipairs(due('rest')) do end_lease(ticket, 'idle') end
   end
-  grant()
-  if now >= held + 2 * limits.dead then end_slices() end
+  if now >= held + limits.claim then
+    for _, ticket in ipairs(due('claim')) do give_up_call(ticket, held) end
+  end
+  grant(held)
+  if now >= held + 2 * limits.dead then end_slices(held) end
   if changed then redis.call('PUBLISH', p .. 'bell', '') end
 end

@@ -1,9 +1,14 @@
 -- Shared by the line's operations: tickets, leases, nodes and how each of them ends.
 -- Runs behind app/store/scripts/generation.lua. ARGV[1] is always the caller's limits as JSON
--- (milliseconds): slice, idle, grace, cap, dead, stop, rescue, stuck. Key table: app/store/keys.py.
+-- (milliseconds): slice, idle, grace, cap, dead, stop, rescue, stuck, claim. Key table: app/store/keys.py.
 
 -- What the web side wrote down counts, whoever runs the script: a node may be set up otherwise.
-local limits = cjson.decode(redis.call('GET', p .. 'limits') or ARGV[1])
+local written = redis.call('GET', p .. 'limits')
+local limits = cjson.decode(written or ARGV[1])
+if written and written ~= ARGV[1] then
+  -- an older web process knew fewer of them
+  for name, ms in pairs(cjson.decode(ARGV[1])) do limits[name] = limits[name] or ms end
+end
 local now = now_ms()
 -- set when somebody else's place changed; pump() then rings the line's bell once
 local changed = false
@@ -12,6 +17,7 @@ local changed = false
 local ENDINGS = {
   left = {'You left the line before this question was answered.', false},
   away = {'Nobody was watching any more, so this question left the line. Ask again to rejoin.', true},
+  unclaimed = {'Your turn came twice, and nobody was here to take it. Ask again to rejoin.', true},
   gone = {'Nobody was watching any more, so the answer was not started.', true},
   slice_ended = {'Your time on the node was over before this answer began. Ask again to rejoin.', true},
   removed = {'An administrator took this question out of the line.', false},
@@ -96,7 +102,7 @@ local function close_ticket(ticket, reason)
   local key = p .. 't:' .. ticket
   local seat, lane = field(key, 'seat'), field(key, 'lane')
   redis.call('ZREM', p .. 'w:' .. lane, ticket)
-  for _, index in ipairs({'seen', 'rest', 'leases', 'ending'}) do
+  for _, index in ipairs({'seen', 'claim', 'rest', 'leases', 'ending'}) do
     redis.call('ZREM', p .. index, ticket)
   end
   redis.call('DEL', p .. 'j:' .. ticket)
@@ -164,6 +170,8 @@ local function end_lease(ticket, reason)
   free_node(node)
   if #jobs > 0 then
     local new = open_ticket(seat, field(key, 'tier'), field(key, 'hold'), field(key, 'grace'))
+    redis.call('HSET', p .. 't:' .. new, 'hidden', field(key, 'hidden'), 'program',
+      field(key, 'program'))
     for _, gen in ipairs(jobs) do
       redis.call('RPUSH', p .. 'j:' .. new, gen)
       redis.call('HSET', p .. 'g:' .. gen, 'ticket', new)

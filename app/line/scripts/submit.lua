@@ -8,7 +8,12 @@ local grace, max_waiting, max_questions = ARGV[7], tonumber(ARGV[8]), tonumber(A
 
 -- the seat is here: it must not be reaped by this very call
 local ticket = redis.call('HGET', p .. 'seat', seat)
-if ticket then redis.call('ZADD', p .. 'seen', 'XX', 'GT', int(now + tonumber(grace)), ticket) end
+if ticket then
+  local longest = math.max(tonumber(grace), tonumber(field(p .. 't:' .. ticket, 'grace')))
+  redis.call('ZADD', p .. 'seen', 'XX', 'GT', int(now + longest), ticket)
+  redis.call('HSET', p .. 't:' .. ticket, 'hidden', '0')
+  answer_call(ticket)
+end
 pump()
 
 local owner = redis.call('HGET', p .. 'g:' .. gen, 'seat')
@@ -31,6 +36,7 @@ else
   ticket = open_ticket(seat, tier, hold, grace)
 end
 
+if tier == 'api' then redis.call('HSET', p .. 't:' .. ticket, 'program', '1') end
 redis.call('HSET', p .. 'g:' .. gen, 'state', 'queued', 'ticket', ticket, 'seat', seat, 'hold', hold,
   'payload', payload, 'fence', '0', 'node', '', 'queued_at', int(now))
 local t = p .. 't:' .. ticket

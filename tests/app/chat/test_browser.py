@@ -311,3 +311,23 @@ async def ended(member: Member, conversation_id: str) -> bool:
     """Whether all its turns have their end in SQL."""
     shown = await conversation(member, conversation_id)
     return all(turn["status"] != "open" for turn in shown["turns"])
+
+
+async def test_whoever_looks_elsewhere_is_called_and_may_take_the_turn(web: Web, valkey_url: str):
+    eva, ben, cai = [await web.member(name) for name in ("Eva", "Ben", "Cai")]
+    async with scripted_node(valkey_url, Script(stall_at=5)), eva.ask() as hers:
+        await first(hers, "delta")
+        async with ben.ask() as his, cai.ask() as third:
+            await first(his, "state", rank=1)
+            await first(third, "state", rank=2)
+            hidden = await ben.client.post("/api/line/presence", json={"hidden": True})
+            assert hidden.status_code == 204
+            await eva.client.post("/api/line/leave")
+            state = (await first(his, "state", phase="claim")).data
+            assert state["rank"] == 1
+            assert 0 < state["claim_left_seconds"] <= 30
+            await first(third, "delta")
+            await ben.client.post("/api/line/presence", json={"hidden": False})
+            await first(his, "state", phase="waiting", rank=1)
+            await cai.client.post("/api/line/leave")
+            await first(his, "delta")

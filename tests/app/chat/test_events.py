@@ -41,7 +41,7 @@ def test_a_state_has_its_fields_as_documented():
         "version": 3, "phase": "reading", "rank": None, "waiting": 2, "behind_own": 0,
         "eta": [10.0, 20.0], "pool": "m", "node": {"name": "one", "hardware": "H200"},
         "slice_left_seconds": 12.5, "prompt": {"done": 5, "total": 10, "cached": 2},
-        "moved": {"from": 7, "exact": False}, "reason": None,
+        "moved": {"from": 7, "exact": False}, "reason": None, "claim_left_seconds": None,
     }  # fmt: skip
 
 

@@ -67,6 +67,19 @@ def test_phases_follow_the_turn():
     assert phase(story, 10_004.0) == "ending"
 
 
+def test_a_call_to_the_turn_is_a_phase_of_its_own():
+    story = Story("m")
+    story.see(WAITING)
+    assert phase(story, 10_000.0) == "waiting"
+    story.see(replace(WAITING, rank=1, claim_left_seconds=30.0))
+    (state,) = states(story, 10_001.0)
+    assert (state.phase, state.rank, state.claim_left_seconds) == ("claim", 1, 30.0)
+    assert state.reason is not None
+    story.see(replace(WAITING, rank=1))
+    (state,) = states(story, 10_002.0)
+    assert (state.phase, state.claim_left_seconds, state.reason) == ("waiting", None, None)
+
+
 def test_a_place_older_than_the_entries_does_not_turn_the_phase_back():
     story = Story("m")
     story.see(WAITING)

@@ -289,3 +289,30 @@ async def test_sites_may_call_the_visitors_api_across_origins(web: Web):
 
 async def _tokens(web: Web) -> Tokens:
     return Tokens(await load_secret(web.parts.database))
+
+
+async def test_a_visitor_who_looks_elsewhere_is_called_too(web: Web, valkey_url: str):
+    site = await make_site(web)
+    other = await make_site(web, name="Ben")
+    one, two, three = [await enter(web, at["secret"]) for at in (site, site, other)]
+    ids = [question_body("?")["id"] for _ in range(3)]
+    async with (
+        scripted_node(valkey_url, Script(stall_at=5)),
+        one.asking(id=ids[0]) as holder,
+        two.asking(id=ids[1]) as second,
+    ):
+        await first(holder, "delta")
+        await first(second, "state", rank=1)
+        async with three.asking(id=ids[2]) as third:
+            await first(third, "state", rank=2)
+            for path, body in (
+                ("line/presence", {"hidden": True}),
+                (f"turns/{ids[0]}/stop", None),
+            ):
+                who = two if body else one
+                assert (await who.client.post(f"/api/embed/{path}", json=body)).status_code == 204
+            await first(second, "state", phase="claim")
+            await first(third, "delta")
+            await two.client.post("/api/embed/line/presence", json={"hidden": False})
+            await three.client.post(f"/api/embed/turns/{ids[2]}/stop")
+            await first(second, "delta")

@@ -5,7 +5,7 @@ I2  no node is given work while it runs something else (test_property.py looks a
 I3  fences strictly grow, also over a lost memory and a clock set back
 I4  each ticket is in exactly one of: one lane, one lease, ended; ended never changes
 I5  one live ticket per seat
-I6  first come, first served within a lane
+I6  first come, first served within a lane, but for those who are not there when it is their turn
 I7  a rank never grows while its ticket stays in its lane
 I8  the indices hold exactly the tickets that their table in app/store/keys.py says
 I9  whatever lives has a deadline, and it is kept
@@ -104,6 +104,10 @@ def _dict(value: Any) -> dict[str, Any]:
     return value or {}
 
 
+# the indices of tickets
+INDICES = ("seen", "claim", "leases", "ending", "rest")
+
+
 def check_tickets(picture: Picture) -> None:
     """I4, I5, I8: each ticket stands in exactly one place, one live ticket per seat."""
     lanes = picture.lanes()
@@ -113,14 +117,17 @@ def check_tickets(picture: Picture) -> None:
     assert set(seats.values()) == picture.live()
     for name, t in tickets.items():
         places = [lane for lane, members in lanes.items() if name in members]
-        indices = {i for i in ("seen", "leases", "ending", "rest") if name in picture.zset(i)}
+        indices = {i for i in INDICES if name in picture.zset(i)}
         if t["state"] == "waiting":
             assert places == [t["lane"]], (name, t, places)
-            assert indices == {"seen"}, (name, indices)
+            assert indices - {"claim"} == {"seen"}, (name, indices)
+            if "claim" in indices:
+                assert t["calls"] in ("1", "2")
             assert picture.lists.get(f"j:{name}"), f"{name} waits for nothing"
         elif t["state"] == "granted":
             assert places == []
             assert len(indices & {"leases", "ending"}) == 1, (name, indices)
+            assert "claim" not in indices
             at_rest = t["generation"] == ""
             assert ("rest" in indices) == at_rest
             assert not (at_rest and "seen" in indices)
@@ -130,7 +137,7 @@ def check_tickets(picture: Picture) -> None:
             assert indices == set()
             assert f"j:{name}" not in picture.lists
     known = {m for members in lanes.values() for m in members}
-    known |= {m for i in ("seen", "leases", "ending", "rest") for m in picture.zset(i)}
+    known |= {m for i in INDICES for m in picture.zset(i)}
     assert known <= set(tickets)
 
 
@@ -198,6 +205,7 @@ def check_deadlines(picture: Picture, limits_ms: dict[str, int]) -> None:
         ("nodes", limits_ms["dead"], nodes_are_held),
         ("owes", limits_ms["stop"], nodes_are_held),
         ("rescue", limits_ms["rescue"], now < held + limits_ms["rescue"]),
+        ("claim", limits_ms["claim"], now < held + limits_ms["claim"]),
     ):
         for name, deadline in picture.zset(index).items():
             assert deadline <= now + most, (index, name)
@@ -228,8 +236,9 @@ def check_flow(picture: Picture, limits_ms: dict[str, int]) -> None:
     assert not over or len(ending) >= waiting
 
 
-def check_step(before: Picture, after: Picture) -> None:
-    """I3, I4, I6, I7: what may not happen between two pictures."""
+def check_step(before: Picture, after: Picture, away: set[str]) -> None:
+    """I3, I4, I6, I7: what may not happen between two pictures. `away`: seats whose people may not
+    be looking, and may be passed over."""
     old_tickets, tickets = before.all("t"), after.all("t")
     for name, t in old_tickets.items():
         if t["state"] == "ended" and name in tickets:
@@ -249,4 +258,6 @@ def check_step(before: Picture, after: Picture) -> None:
             if name in still:
                 assert lanes[lane].index(name) <= rank, f"{name} fell back"
             elif tickets.get(name, {}).get("state") == "granted":
-                assert not set(still) & set(members[:rank]), f"{name} overtook"
+                passed = set(still) & set(members[:rank])
+                assert lane != "r" or not passed, f"{name} overtook"
+                assert {tickets[one]["seat"] for one in passed} <= away, f"{name} overtook"

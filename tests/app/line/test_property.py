@@ -35,7 +35,8 @@ T = TypeVar("T")
 LIMITS = limits(
     slice_seconds=16,
     idle_limit_seconds=6,
-    reconnect_grace_seconds=10,
+    reconnect_grace_seconds=14,
+    claim_seconds=7,
     answer_cap_seconds=5,
     node_dead_seconds=5,
     stuck_seconds=20,
@@ -44,7 +45,8 @@ LIMITS = limits(
     max_questions_per_seat=3,
 )
 LIMITS_MS = {
-    "grace": 10_000,
+    "grace": 14_000,
+    "claim": 7_000,
     "idle": 6_000,
     "dead": 5_000,
     "stop": 10_000,
@@ -87,6 +89,9 @@ class LineMachine(RuleBasedStateMachine):
         self.lines = [self.hall.line, Line(self.store, LIMITS)]
         self.asked: list[str] = []
         self.absent: set[str] = set()
+        # seats whose page is behind another, and all who may not have been looking in this step
+        self.hidden: set[str] = set()
+        self.away: set[str] = set()
         # reports on their way: (node, running, highest fence)
         self.late: list[tuple[FakeNode, tuple[str, int] | None, int]] = []
         self.before: Picture = self.run(Picture.take(self.store, POOL))
@@ -143,8 +148,16 @@ class LineMachine(RuleBasedStateMachine):
     @rule(absent=st.sets(seats, max_size=3))
     def go_away(self, absent: set[str]) -> None:
         """From now on exactly these seats do not watch."""
+        self.away |= self.absent
         self.absent = absent
         self.look()
+
+    @rule(seat=seats, hidden=st.booleans())
+    def turn_to(self, seat: str, hidden: bool) -> None:
+        """The page comes to the front, or goes behind another."""
+        self.away |= self.hidden
+        self.hidden = self.hidden | {seat} if hidden else self.hidden - {seat}
+        self.run(self.hall.line.presence(seat, hidden=hidden))
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -296,8 +309,8 @@ class LineMachine(RuleBasedStateMachine):
         pictures.check_generations(after)
         pictures.check_deadlines(after, LIMITS_MS)
         pictures.check_flow(after, LIMITS_MS)
-        pictures.check_step(self.before, after)
-        self.before = after
+        pictures.check_step(self.before, after, self.away | self.hidden | self.absent)
+        self.before, self.away = after, self.hidden | self.absent
 
     @invariant()
     def no_node_is_given_work_while_it_runs_something_else(self) -> None:
