@@ -35,13 +35,12 @@ BYTES_PER_GROUP = {FOUR: 20, EIGHT: 34}
 class NativeStep:
     """Packed weights in C++ and the threads that work on them. `close` frees both."""
 
-    pass_rows = 1
-
     def __init__(self, sizes: Sizes, rotations: Tensor, threads: int) -> None:
         """rotations [positions, 1, E / 2] complex64. Raises NativeUnavailableError."""
         self.threads = threads
         self.size_bytes = 0
         self._library: Library = library()
+        self.pass_rows = self._library.most_rows
         self._vocabulary, self._width = sizes.vocabulary, sizes.width
         self._rotations = rotations.contiguous()
         self._handle: int | None = self._library.open(byref(sizes))
@@ -99,17 +98,24 @@ class NativeStep:
         return hidden
 
     def decode(self, hidden: Tensor, cache: KvCache, token_ids: Sequence[int]) -> Tensor:
-        """hidden [T, D] float32, changed in place; each row runs by itself. Returns it.
+        """hidden [T, D] float32, changed in place; each row comes out as if alone. Returns it.
 
         Raises IndexError beyond the context, OutOfMemoryError.
         """
-        start = cache.length
-        cache.reserve(start + len(token_ids))
-        place = Place(cache.address, 0, cache.capacity, 0)
-        for row, position in zip(hidden, range(start, start + len(token_ids)), strict=True):
-            place.rotations = self._rotations[position].data_ptr()
-            place.position = position
-            if self._library.decode(self._model, row.data_ptr(), byref(place), self.threads):
+        start, end = cache.length, cache.length + len(token_ids)
+        if end > len(self._rotations):
+            raise IndexError(f"position {end - 1} is beyond the context of {len(self._rotations)}")
+        cache.reserve(end)
+        for first in range(0, len(token_ids), self.pass_rows):
+            rows, position = hidden[first : first + self.pass_rows], start + first
+            place = Place(
+                cache.address,
+                self._rotations[position].data_ptr(),
+                cache.capacity,
+                position,
+                len(rows),
+            )
+            if self._library.decode(self._model, rows.data_ptr(), byref(place), self.threads):
                 raise _no_memory()
         cache.claim(token_ids)
         return hidden
@@ -118,8 +124,11 @@ class NativeStep:
         """hidden [T, D] float32 before the final norm -> [T, V] float32."""
         logits = torch.empty(len(hidden), self._vocabulary)
         hidden = hidden.contiguous()
-        for row, scores in zip(hidden, logits, strict=True):
-            if self._library.score(self._model, row.data_ptr(), scores.data_ptr(), self.threads):
+        for first in range(0, len(hidden), self.pass_rows):
+            rows, to = hidden[first : first + self.pass_rows], logits[first:]
+            if self._library.score(
+                self._model, rows.data_ptr(), len(rows), to.data_ptr(), self.threads
+            ):
                 raise _no_memory()
         return logits
 

@@ -57,20 +57,22 @@ def intact(buffer: NDArray, count: int) -> bool:
     return bool((buffer[count:] == 77).all())
 
 
-def quantised(native: Library, x: Floats) -> reference.Activations:
-    k = len(x)
-    buffers = (
-        guarded(k, np.int8),
-        guarded(k, np.int8),
-        guarded(k // 32),
-        guarded(k // 32),
-        guarded(k // 32, np.int32),
-    )
+def side_by_side(native: Library, x: Floats, rows: int) -> list[NDArray]:
+    """x [rows * K] as a pass holds it: planes, scale, sum, total."""
+    groups = len(x) // 32
+    sizes = (64 * groups, groups, groups, groups)
+    types = (np.int8, np.float32, np.float32, np.int32)
+    buffers = [guarded(n, kind) for n, kind in zip(sizes, types, strict=True)]
     source = poisoned(x)
-    native.quantise(source.ctypes.data, k, *(b.ctypes.data for b in buffers))
-    sizes = (k, k, k // 32, k // 32, k // 32)
+    native.quantise(source.ctypes.data, len(x) // rows, rows, *(b.ctypes.data for b in buffers))
     assert all(intact(b, n) for b, n in zip(buffers, sizes, strict=True))
-    return reference.Activations(*(b[:n] for b, n in zip(buffers, sizes, strict=True)))
+    return [b[:n] for b, n in zip(buffers, sizes, strict=True)]
+
+
+def quantised(native: Library, x: Floats) -> reference.Activations:
+    planes, *rest = side_by_side(native, x, 1)
+    high, low = planes.reshape(-1, 2, 32).transpose(1, 0, 2).reshape(2, -1)
+    return reference.Activations(high, low, *rest)
 
 
 @pytest.mark.parametrize("k", [32, 96, 576])
@@ -104,7 +106,7 @@ def test_what_is_not_a_number_stays_so(native: Library, holder: int, tmp_path: P
     packed(native, holder, rows, 4)
     x = values(64)
     x[5:] = np.nan
-    assert np.isnan(multiplied(native, holder, quantised(native, x), 16)).all()
+    assert np.isnan(multiplied(native, holder, x, 16)).all()
 
 
 def matrix(path: Path, kind: str, n: int, k: int) -> Rows:
@@ -127,12 +129,13 @@ def packed(native: Library, holder: int, rows: Rows, kind: int) -> None:
     native.pack(holder, -1, 0, number, raw.ctypes.data, 0, len(raw))
 
 
-def multiplied(native: Library, holder: int, x: reference.Activations, n: int) -> Floats:
-    y = guarded(n)
-    whole = [np.ascontiguousarray(part) for part in x]
-    native.product(holder, -1, 0, *(part.ctypes.data for part in whole), y.ctypes.data)
-    assert intact(y, n)
-    return y[:n]
+def multiplied(native: Library, holder: int, x: Floats, n: int, rows: int = 1) -> Floats:
+    """x [rows * K] -> [rows, n]."""
+    y = guarded(rows * n)
+    parts = side_by_side(native, x, rows)
+    native.product(holder, -1, 0, *(part.ctypes.data for part in parts), rows, y.ctypes.data)
+    assert intact(y, rows * n)
+    return y[: rows * n].reshape(rows, n)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,10 +145,25 @@ def test_the_product_equals_the_twin(
 ):
     rows = matrix(tmp_path / "m.gguf", kind, n, k)
     packed(native, holder, rows, KINDS[kind])
-    x = quantised(native, values(k, seed=1))
-    expected = reference.product(rows, x)
+    x = values(k, seed=1)
+    expected = reference.product(rows, quantised(native, x))
     # float32 sums of k products of about 1
-    np.testing.assert_allclose(multiplied(native, holder, x, n), expected, rtol=1e-5, atol=1e-6 * k)
+    np.testing.assert_allclose(
+        multiplied(native, holder, x, n)[0], expected, rtol=1e-5, atol=1e-6 * k
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", range(2, 9))
+def test_rows_that_share_a_pass_are_to_the_bit_what_each_is_alone(
+    native: Library, holder: int, tmp_path: Path, kind: str, rows: int
+):
+    n, k = 50, 96
+    packed(native, holder, matrix(tmp_path / "m.gguf", kind, n, k), KINDS[kind])
+    x = values(rows * k, seed=rows) * np.geomspace(1e-3, 1e3, rows * k, dtype=np.float32)
+    together = multiplied(native, holder, x, n, rows)
+    alone = [multiplied(native, holder, row, n)[0] for row in x.reshape(rows, k)]
+    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])

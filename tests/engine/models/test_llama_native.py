@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -121,15 +121,38 @@ def test_results_do_not_depend_on_the_number_of_threads(smol: NativeLlama):
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_decode_rows_do_not_depend_on_how_many_share_the_pass(smol: NativeLlama):
-    tokens = COUNT.answer_ids[:4]
+def assert_rows_keep_apart(model: NativeLlama, prompt: Sequence[int], tokens: Sequence[int]):
+    """Every number of rows, 11 of them more than one pass holds, at one thread and at three."""
+    for threads in (1, 3):
+        model.use_threads(threads)
+        alone = model.new_cache()
+        model.prefill(prompt, alone)
+        states = torch.cat([model.decode([token], alone) for token in tokens])
+        logits = torch.cat([model.logits(state.view(1, -1)) for state in states])
+        for rows in (2, 3, 4, 5, 6, 7, 8, 11):
+            together = model.new_cache()
+            model.prefill(prompt, together)
+            assert torch.equal(model.decode(tokens[:rows], together), states[:rows])
+            assert together.tokens == alone.tokens[: len(prompt) + rows]
+            end = together.length
+            assert torch.equal(
+                together.views(0, end)[1][-1], alone.views(0, alone.length)[1][-1][:, :end]
+            )
+            assert torch.equal(model.logits(states[:rows]), logits[:rows])
+
+
+def test_rows_do_not_depend_on_how_many_share_the_pass(smol: NativeLlama):
     with torch.inference_mode():
-        alone, together = smol.new_cache(), smol.new_cache()
-        smol.prefill(COUNT.prompt_ids, alone)
-        smol.prefill(COUNT.prompt_ids, together)
-        one_by_one = torch.cat([smol.decode([token], alone) for token in tokens])
-        assert torch.equal(smol.decode(tokens, together), one_by_one)
-        assert together.tokens == alone.tokens
+        assert_rows_keep_apart(smol, COUNT.prompt_ids, COUNT.answer_ids[:11])
+
+
+@pytest.mark.parametrize("tiny", SHAPES, ids=["usual", "untied", "pairs", "odd heads", "wide"])
+def test_rows_of_odd_shapes_keep_apart_too(tmp_path: Path, tiny: TinyLlama):
+    model = native(rounded(tiny, tmp_path / "tiny.gguf"))
+    token_ids = np.random.default_rng(1).integers(0, tiny.vocabulary, 24).tolist()
+    with torch.inference_mode():
+        assert_rows_keep_apart(model, token_ids[:13], token_ids[13:])
+    model.close()
 
 
 def test_what_lies_in_the_cache_behind_the_text_is_not_read(tmp_path: Path):

@@ -10,19 +10,22 @@
 #include "vec.h"
 
 constexpr int GROUP = 32;
+constexpr int PLANES = 2 * GROUP;  // bytes of one group of one row: 32 high ones, then 32 low ones
 
+// The rows of a pass, R of them, side by side in each group, so that a product walks through all of
+// them with one address: entry (g, r) of each of these stands at g * R + r.
 struct Activations {
-  int8_t *high;    // [K]
-  int8_t *low;     // [K]
-  float *scale;    // [K / 32]
-  float *sum;      // [K / 32] of scale * (256 high + low): what a weight's minimum is multiplied by
-  int32_t *total;  // [K / 32] of 256 high + low
+  int8_t *planes;  // [K / 32, R, 64]
+  float *scale;    // [K / 32, R]
+  float *sum;      // [K / 32, R] of scale * (256 high + low): what a weight's minimum is multiplied by
+  int32_t *total;  // [K / 32, R] of 256 high + low
 };
 
-// x [k] float -> its planes; k a multiple of 32.
-static void quantise(const float *x, int k, const Activations &to) {
-  for (int g = 0; g < k / GROUP; g++, x += GROUP) {
-    f32x16 a = load(x), b = load(x + LANES);
+// x [R, k] float -> its planes; k a multiple of 32.
+static void quantise(const float *x, int k, int rows, const Activations &to) {
+  for (int i = 0; i < k / GROUP * rows; i++) {
+    const float *from = x + (size_t)(i % rows) * k + i / rows * GROUP;
+    f32x16 a = load(from), b = load(from + LANES);
     float most = largest(larger(absolute(a), absolute(b)));
     float inverse = most > 0 ? 32512.0f / most : 0.0f;
     // a group of values below 1e-34 counts as zeros: its inverse is not a number
@@ -34,11 +37,10 @@ static void quantise(const float *x, int k, const Activations &to) {
     typedef int8_t i8x16 __attribute__((vector_size(16)));
     i8x16 bytes[4] = {__builtin_convertvector(ha, i8x16), __builtin_convertvector(hb, i8x16),
                       __builtin_convertvector(la, i8x16), __builtin_convertvector(lb, i8x16)};
-    memcpy(to.high + g * GROUP, bytes, 32);
-    memcpy(to.low + g * GROUP, bytes + 2, 32);
-    to.scale[g] = most / 32512.0f;
-    to.total[g] = total;
-    to.sum[g] = to.scale[g] * (float)total;
+    memcpy(to.planes + (size_t)i * PLANES, bytes, PLANES);
+    to.scale[i] = most / 32512.0f;
+    to.total[i] = total;
+    to.sum[i] = to.scale[i] * (float)total;
   }
 }
 

@@ -17,6 +17,9 @@ const char *baton_instructions() {
 #endif
 }
 
+// Rows that one pass can hold.
+int baton_most_rows() { return MOST_ROWS; }
+
 // Null where there is no memory.
 Llama *baton_open(const Sizes *sizes) {
   try {
@@ -61,28 +64,30 @@ int baton_decode(Llama *model, float *hidden, const Place *place, int threads) {
   return 0;
 }
 
-int baton_score(Llama *model, const float *hidden, float *logits, int threads) {
+int baton_score(Llama *model, const float *hidden, int rows, float *logits, int threads) {
   try {
-    model->score(hidden, logits, threads);
+    model->score(hidden, rows, logits, threads);
   } catch (const std::exception &) {
     return 1;
   }
   return 0;
 }
 
-void baton_quantise(const float *x, int k, int8_t *high, int8_t *low, float *scale, float *sum,
+void baton_quantise(const float *x, int k, int rows, int8_t *planes, float *scale, float *sum,
                     int32_t *total) {
-  quantise(x, k, Activations{high, low, scale, sum, total});
+  quantise(x, k, rows, Activations{planes, scale, sum, total});
 }
 
-// Rows of a packed matrix times x: y [rows].
-void baton_product(Llama *model, int layer, int slot, int8_t *high, int8_t *low, float *scale,
-                   float *sum, int32_t *total, float *y) {
+// `count` rows of activations, each times a packed matrix: y [count, rows of the matrix].
+void baton_product(Llama *model, int layer, int slot, int8_t *planes, float *scale, float *sum,
+                   int32_t *total, int count, float *y) {
   const Matrix &w = model->matrix(layer, slot);
   for (int b = 0; b < w.block_count(); b++) {
-    f32x16 sums = product(w, b, Activations{high, low, scale, sum, total});
+    f32x16 sums[MOST_ROWS];
+    product(w, b, Activations{planes, scale, sum, total}, count, sums);
     int n = w.rows - b * LANES < LANES ? w.rows - b * LANES : LANES;
-    memcpy(y + b * LANES, &sums, sizeof(float) * n);
+    for (int r = 0; r < count; r++)
+      memcpy(y + (size_t)r * w.rows + b * LANES, &sums[r], sizeof(float) * n);
   }
 }
 

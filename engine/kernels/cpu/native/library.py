@@ -33,12 +33,14 @@ class Place(Structure):
         ("rotations", c_void_p),
         ("capacity", c_int32),
         ("position", c_int32),
+        ("rows", c_int32),
     )
 
 
-_FIVE = (c_void_p,) * 5  # the parts of `Activations`
+_PARTS = (c_void_p,) * 4  # of `Activations`
 _SIGNATURES = {
     "instructions": (c_char_p, ()),
+    "most_rows": (c_int, ()),
     "open": (c_void_p, (POINTER(Sizes),)),
     "close": (None, (c_void_p,)),
     "norm": (c_void_p, (c_void_p, c_int, c_int)),
@@ -46,9 +48,9 @@ _SIGNATURES = {
     "pack": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_int)),
     "unpack": (None, (c_void_p, c_int, c_int, c_int, c_void_p)),
     "decode": (c_int, (c_void_p, c_void_p, POINTER(Place), c_int)),
-    "score": (c_int, (c_void_p, c_void_p, c_void_p, c_int)),
-    "quantise": (None, (c_void_p, c_int, *_FIVE)),
-    "product": (None, (c_void_p, c_int, c_int, *_FIVE, c_void_p)),
+    "score": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_int)),
+    "quantise": (None, (c_void_p, c_int, c_int, *_PARTS)),
+    "product": (None, (c_void_p, c_int, c_int, *_PARTS, c_int, c_void_p)),
     "rms_norm": (None, (c_void_p, c_void_p, c_int, c_float, c_void_p)),
     "swiglu": (None, (c_void_p, c_void_p, c_int, c_void_p)),
     "attend": (None, (c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p)),
@@ -81,6 +83,8 @@ class Library:
         self.quantise, self.product = loaded.baton_quantise, loaded.baton_product
         self.rms_norm, self.swiglu = loaded.baton_rms_norm, loaded.baton_swiglu
         self.attend = loaded.baton_attend
+        # rows that one pass can hold
+        self.most_rows: int = loaded.baton_most_rows()
         self.instructions: str = loaded.baton_instructions().decode()
         # the key it was built under: same key, same machine code
         self.key = path.rsplit("-", 1)[-1].removesuffix(".so")

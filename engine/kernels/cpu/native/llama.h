@@ -21,11 +21,11 @@ struct Layer {
   float *attention_norm, *ffn_norm;
 };
 
-// Where a step stands in which text.
+// Where a step stands in which text: its rows are `rows` neighbouring positions from `position` on.
 struct Place {
   float *cache;            // [L, 2, K, capacity, E]
-  const float *rotations;  // [E / 2] pairs of cosine and sine
-  int32_t capacity, position;
+  const float *rotations;  // [rows, E / 2] pairs of cosine and sine
+  int32_t capacity, position, rows;
 };
 
 // What one thread needs for itself.
@@ -40,15 +40,16 @@ struct Llama : Work {
   Matrix head;
   float *final_norm;
   Place place{};
-  float *logits = nullptr;  // [V], the caller's
-  // What the phases hand on: the stream [D], queries and attended [H E], gated [F].
+  float *logits = nullptr;  // [rows, V], the caller's
+  // What the phases hand on, a row for each of the pass: the stream [D], queries and attended [H E],
+  // gated [F].
   float *stream, *queries, *attended, *gated;
 
   explicit Llama(const Sizes &sizes) : c(sizes), layers(sizes.layers) {
-    stream = floats(c.width);
-    queries = floats(c.heads * c.head_width);
-    attended = floats(c.heads * c.head_width);
-    gated = floats(c.ffn_width);
+    stream = floats(MOST_ROWS * c.width);
+    queries = floats(MOST_ROWS * c.heads * c.head_width);
+    attended = floats(MOST_ROWS * c.heads * c.head_width);
+    gated = floats(MOST_ROWS * c.ffn_width);
     final_norm = floats(c.width);
     for (auto &layer : layers) {
       layer.attention_norm = floats(c.width);
@@ -72,22 +73,23 @@ struct Llama : Work {
     matrix(layer, slot) = made;
   }
 
-  // hidden [D], in and out.
+  // hidden [rows, D], in and out.
   void decode(float *hidden, const Place &at, int threads) {
     std::lock_guard<std::mutex> one_at_a_time(mutex_);
     use(threads);
     place = at;
-    memcpy(stream, hidden, sizeof(float) * c.width);
+    memcpy(stream, hidden, sizeof(float) * at.rows * c.width);
     pool_->run(false, 0, head_phase());
-    memcpy(hidden, stream, sizeof(float) * c.width);
+    memcpy(hidden, stream, sizeof(float) * at.rows * c.width);
   }
 
-  // hidden [D] -> to [V].
-  void score(const float *hidden, float *to, int threads) {
+  // hidden [rows, D] -> to [rows, V].
+  void score(const float *hidden, int rows, float *to, int threads) {
     std::lock_guard<std::mutex> one_at_a_time(mutex_);
     use(threads);
     logits = to;
-    memcpy(stream, hidden, sizeof(float) * c.width);
+    place.rows = rows;
+    memcpy(stream, hidden, sizeof(float) * rows * c.width);
     pool_->run(true, head_phase(), head_phase() + 1);
   }
 
@@ -117,13 +119,12 @@ struct Llama : Work {
     int widest = c.width > c.ffn_width ? c.width : c.ffn_width;
     widest = widest > query_width ? widest : query_width;
     Scratch made;
-    made.normed = floats(c.width);
+    made.normed = floats(MOST_ROWS * c.width);
     made.scores = floats(c.context + LANES);
-    made.x.high = (int8_t *)arena_.take(widest);
-    made.x.low = (int8_t *)arena_.take(widest);
-    made.x.scale = floats(widest / GROUP);
-    made.x.sum = floats(widest / GROUP);
-    made.x.total = (int32_t *)floats(widest / GROUP);
+    made.x.planes = (int8_t *)arena_.take(MOST_ROWS * 2 * widest);
+    made.x.scale = floats(MOST_ROWS * widest / GROUP);
+    made.x.sum = floats(MOST_ROWS * widest / GROUP);
+    made.x.total = (int32_t *)floats(MOST_ROWS * widest / GROUP);
     return made;
   }
 

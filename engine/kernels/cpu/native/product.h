@@ -1,4 +1,4 @@
-// y = W x for one row x and weights of 4 or 8 bits in groups of 32, rows interleaved by 16.
+// y = W x for rows x and weights of 4 or 8 bits in groups of 32, rows interleaved by 16.
 //
 //     FOUR   w = scale * code + minimum, code 0..15      20 bytes per row and group: Q4_1, Q4_0
 //     EIGHT  w = scale * (code - 128),   code 0..255     34 bytes: Q8_0
@@ -11,18 +11,13 @@
 //     EIGHT  all groups' 16 scales (in whole lines of 64 bytes), then all groups' 8 quads
 //
 // Claim: one Zen 4 core reads weights with it as fast as memory gives them (docs/performance.md).
-// A block's sums depend on nothing but the block and x.
+// A block's sums for one row of x depend on nothing but the block and that row.
 #pragma once
 
-#include "activations.h"
+#include "dots.h"
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#include <immintrin.h>
-#define BATON_VNNI 1
-#elif defined(__AVX2__) && defined(__F16C__)
-#include <immintrin.h>
-#define BATON_AVX2 1
-#endif
+// Rows of x that one pass can hold: the token to run and seven drafts.
+constexpr int MOST_ROWS = 8;
 
 enum Kind { FOUR = 4, EIGHT = 8 };
 
@@ -67,166 +62,63 @@ static inline f32x16 halves(const uint8_t *p) {
 #endif
 }
 
-#if BATON_VNNI
-
-static inline __m512i four_of(const int8_t *x) {
-  int32_t word;
-  memcpy(&word, x, 4);
-  return _mm512_set1_epi32(word);
-}
-
-static inline i32x16 together(__m512i high, __m512i low) {
-  return (i32x16)_mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-}
-
-static inline i32x16 dot_four(const uint8_t *quads, const int8_t *high, const int8_t *low) {
-  const __m512i mask = _mm512_set1_epi8(15);
-  __m512i h0 = _mm512_setzero_si512(), h1 = h0, l0 = h0, l1 = h0;
-  for (int q = 0; q < 4; q++) {
-    __m512i packed = _mm512_loadu_si512(quads + 64 * q);
-    __m512i first = _mm512_and_si512(packed, mask);
-    __m512i second = _mm512_and_si512(_mm512_srli_epi16(packed, 4), mask);
-    h0 = _mm512_dpbusd_epi32(h0, first, four_of(high + 4 * q));
-    l0 = _mm512_dpbusd_epi32(l0, first, four_of(low + 4 * q));
-    h1 = _mm512_dpbusd_epi32(h1, second, four_of(high + 16 + 4 * q));
-    l1 = _mm512_dpbusd_epi32(l1, second, four_of(low + 16 + 4 * q));
-  }
-  return together(_mm512_add_epi32(h0, h1), _mm512_add_epi32(l0, l1));
-}
-
-static inline i32x16 dot_eight(const uint8_t *quads, const int8_t *high, const int8_t *low) {
-  __m512i h0 = _mm512_setzero_si512(), h1 = h0, l0 = h0, l1 = h0;
-  for (int q = 0; q < 8; q += 2) {
-    __m512i first = _mm512_loadu_si512(quads + 64 * q);
-    __m512i second = _mm512_loadu_si512(quads + 64 * q + 64);
-    h0 = _mm512_dpbusd_epi32(h0, first, four_of(high + 4 * q));
-    l0 = _mm512_dpbusd_epi32(l0, first, four_of(low + 4 * q));
-    h1 = _mm512_dpbusd_epi32(h1, second, four_of(high + 4 * q + 4));
-    l1 = _mm512_dpbusd_epi32(l1, second, four_of(low + 4 * q + 4));
-  }
-  return together(_mm512_add_epi32(h0, h1), _mm512_add_epi32(l0, l1));
-}
-
-#elif BATON_AVX2  // the same integers: products of 4-bit codes, summed in 16 bits (8 * 2 * 15 * 128)
-
-// 8 rows of a group: 16-bit sums over the two halves of each four, then one sum a row.
-struct Sums16 {
-  __m256i high = _mm256_setzero_si256(), low = high;
-
-  void add(__m256i codes, const int8_t *x_high, const int8_t *x_low) {
-    high = _mm256_add_epi16(high, _mm256_maddubs_epi16(codes, four_of(x_high)));
-    low = _mm256_add_epi16(low, _mm256_maddubs_epi16(codes, four_of(x_low)));
-  }
-  __m256i together() const {
-    const __m256i one = _mm256_set1_epi16(1);
-    __m256i h = _mm256_madd_epi16(high, one), l = _mm256_madd_epi16(low, one);
-    return _mm256_add_epi32(_mm256_slli_epi32(h, 8), l);
-  }
-  static __m256i four_of(const int8_t *x) {
-    int32_t word;
-    memcpy(&word, x, 4);
-    return _mm256_set1_epi32(word);
-  }
-};
-
-static inline __m256i low_codes(__m256i bytes) {
-  return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
-}
-
-static inline __m256i high_codes(__m256i bytes) { return low_codes(_mm256_srli_epi16(bytes, 4)); }
-
-static inline __m256i eight_rows(const uint8_t *quad) {
-  return _mm256_loadu_si256((const __m256i *)quad);
-}
-
-static inline i32x16 dot_four(const uint8_t *quads, const int8_t *high, const int8_t *low) {
-  __m256i rows[2];
-  for (int half = 0; half < 2; half++) {
-    Sums16 sums;
-    for (int q = 0; q < 4; q++) {
-      __m256i bytes = eight_rows(quads + 64 * q + 32 * half);
-      sums.add(low_codes(bytes), high + 4 * q, low + 4 * q);
-      sums.add(high_codes(bytes), high + 16 + 4 * q, low + 16 + 4 * q);
-    }
-    rows[half] = sums.together();
-  }
-  i32x16 v;
-  memcpy(&v, rows, sizeof v);
-  return v;
-}
-
-static inline i32x16 dot_eight(const uint8_t *quads, const int8_t *high, const int8_t *low) {
-  __m256i rows[2];
-  for (int half = 0; half < 2; half++) {
-    Sums16 below, above;  // a code is above * 16 + below
-    for (int q = 0; q < 8; q++) {
-      __m256i bytes = eight_rows(quads + 64 * q + 32 * half);
-      below.add(low_codes(bytes), high + 4 * q, low + 4 * q);
-      above.add(high_codes(bytes), high + 4 * q, low + 4 * q);
-    }
-    rows[half] = _mm256_add_epi32(_mm256_slli_epi32(above.together(), 4), below.together());
-  }
-  i32x16 v;
-  memcpy(&v, rows, sizeof v);
-  return v;
-}
-
-#else  // the same integers, without such instructions
-
-static inline void dot_quad(const uint8_t *codes, int mask, int shift, const int8_t *high,
-                            const int8_t *low, int32_t *acc) {
-  int32_t x[4];
-  for (int i = 0; i < 4; i++) x[i] = 256 * high[i] + low[i];
-  for (int row = 0; row < LANES; row++)
-    for (int i = 0; i < 4; i++) acc[row] += (codes[4 * row + i] >> shift & mask) * x[i];
-}
-
-static inline i32x16 dot_four(const uint8_t *quads, const int8_t *high, const int8_t *low) {
-  int32_t acc[LANES] = {};
-  for (int q = 0; q < 4; q++) {
-    dot_quad(quads + 64 * q, 15, 0, high + 4 * q, low + 4 * q, acc);
-    dot_quad(quads + 64 * q, 15, 4, high + 16 + 4 * q, low + 16 + 4 * q, acc);
-  }
-  i32x16 v;
-  memcpy(&v, acc, sizeof v);
-  return v;
-}
-
-static inline i32x16 dot_eight(const uint8_t *quads, const int8_t *high, const int8_t *low) {
-  int32_t acc[LANES] = {};
-  for (int q = 0; q < 8; q++) dot_quad(quads + 64 * q, 255, 0, high + 4 * q, low + 4 * q, acc);
-  i32x16 v;
-  memcpy(&v, acc, sizeof v);
-  return v;
-}
-
-#endif
-
-// Rows 16 b .. 16 b + 15 of W x. Behind the last row are zeros.
-static inline f32x16 product(const Matrix &w, int b, const Activations &x) {
+// Rows 16 b .. 16 b + 15 of W x for R of the `rows` rows of x, from row `at` on, into y [R]. Behind
+// the last row of W are zeros. `first`: nobody has read this block yet.
+template <int R>
+static inline void product_four(const Matrix &w, int b, const Activations &x, int rows, int at,
+                                bool first, f32x16 *y) {
   const uint8_t *p = w.block(b);
-  const uint8_t *scales = p;
-  f32x16 y = {};
-  if (w.kind == EIGHT) {
-    prefetch(p + AHEAD, w.quads_at());
-    p += w.quads_at();
-  }
-  for (int g = 0; g < w.groups(); g++) {
-    const int8_t *high = x.high + g * GROUP, *low = x.low + g * GROUP;
-    if (w.kind == FOUR) {
-      prefetch(p + AHEAD, 320);
-      f32x16 dot = __builtin_convertvector(dot_four(p + 64, high, low), f32x16);
-      y += dot * (halves(p) * x.scale[g]);
-      y += halves(p + 32) * x.sum[g];
-      p += 320;
-    } else {
-      prefetch(p + AHEAD, 512);
-      i32x16 dot = dot_eight(p, high, low) - 128 * x.total[g];
-      y += __builtin_convertvector(dot, f32x16) * (halves(scales + 32 * g) * x.scale[g]);
-      p += 512;
+  f32x16 out[R] = {};
+  for (int i = at, end = at + w.groups() * rows; i < end; i += rows, p += 320) {
+    if (first) prefetch(p + AHEAD, 320);
+    i32x16 dot[R];
+    dot_four<R>(p + 64, x.planes + (size_t)i * PLANES, dot);
+    f32x16 steps = halves(p), minima = halves(p + 32);
+    for (int r = 0; r < R; r++) {
+      out[r] += __builtin_convertvector(dot[r], f32x16) * (steps * x.scale[i + r]);
+      out[r] += minima * x.sum[i + r];
     }
   }
-  return y;
+  for (int r = 0; r < R; r++) y[r] = out[r];
+}
+
+template <int R>
+static inline void product_eight(const Matrix &w, int b, const Activations &x, int rows, int at,
+                                 bool first, f32x16 *y) {
+  const uint8_t *scales = w.block(b), *p = scales + w.quads_at();
+  f32x16 out[R] = {};
+  if (first) prefetch(scales + AHEAD, w.quads_at());
+  for (int i = at, end = at + w.groups() * rows; i < end; i += rows, scales += 32, p += 512) {
+    if (first) prefetch(p + AHEAD, 512);
+    i32x16 dot[R];
+    dot_eight<R>(p, x.planes + (size_t)i * PLANES, dot);
+    f32x16 steps = halves(scales);
+    for (int r = 0; r < R; r++) {
+      i32x16 centred = dot[r] - 128 * x.total[i + r];
+      out[r] += __builtin_convertvector(centred, f32x16) * (steps * x.scale[i + r]);
+    }
+  }
+  for (int r = 0; r < R; r++) y[r] = out[r];
+}
+
+template <int R>
+static inline void product_of(const Matrix &w, int b, const Activations &x, int rows, int at,
+                              f32x16 *y) {
+  if (w.kind == FOUR)
+    product_four<R>(w, b, x, rows, at, at == 0, y + at);
+  else
+    product_eight<R>(w, b, x, rows, at, at == 0, y + at);
+}
+
+// The same for all rows of x, 1 to MOST_ROWS of them: the block comes from memory once.
+static inline void product(const Matrix &w, int b, const Activations &x, int rows, f32x16 *y) {
+  int at = 0;
+  for (; rows - at >= 4; at += 4) product_of<4>(w, b, x, rows, at, y);
+  switch (rows - at) {
+    case 3: return product_of<3>(w, b, x, rows, at, y);
+    case 2: return product_of<2>(w, b, x, rows, at, y);
+    case 1: return product_of<1>(w, b, x, rows, at, y);
+  }
 }
 
 // One row's weights as floats: the file's exact values. y [columns].
