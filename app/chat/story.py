@@ -41,6 +41,10 @@ _CLAIM = (
     "It is your turn, and nobody seems to be here. Say that you are, or the turn goes to others."
 )
 _ENDING = "Your time is over and others wait. This answer may finish; then the node moves on."
+_DRAINED = (
+    "Your node is being taken out of service. This answer may finish; "
+    "what you have asked since goes first at the next node."
+)
 
 
 class NodeTime:
@@ -243,7 +247,9 @@ class Story:
         return queued and phase in _AT_NODE and self._trouble is None
 
     def _reason(self, phase: Phase) -> str | None:
-        return self._trouble or {"lost": _RETURNED, "claim": _CLAIM, "ending": _ENDING}.get(phase)
+        ending = _DRAINED if self._place and self._place.drained else _ENDING
+        reasons = {"lost": _RETURNED, "claim": _CLAIM, "ending": ending}
+        return self._trouble or reasons.get(phase)
 
     def _state(self, store_ms: float) -> State | None:
         phase = self._phase()

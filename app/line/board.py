@@ -74,6 +74,7 @@ def _shown(place: Place | None) -> tuple[object, ...] | None:
         place.slice_left_seconds is None,
         place.eta_seconds is None,
         place.ending,
+        place.drained,
         place.returned,
         place.claim_left_seconds is None,
     )

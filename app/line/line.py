@@ -23,7 +23,7 @@ from app.errors import (
     TooManyQuestionsError,
 )
 from app.line import eta, operations, replies
-from app.line.types import CancelReason, Job, Place, PoolView, SeatView, Tier
+from app.line.types import CancelReason, Job, NodeView, Place, PoolView, SeatView, Tier
 from app.settings import Settings
 from app.store import keys
 from app.store.client import Arg, Reply, Store
@@ -175,6 +175,19 @@ class Line:
             nodes, idle, waiting = await self._run(operations.VIEW, pool)
             views.append(PoolView(name=pool, nodes=nodes, idle_nodes=idle, waiting=waiting))
         return views
+
+    async def nodes(self, pool: str) -> list[NodeView]:
+        """The pool's nodes as their operator sees them, by id."""
+        return replies.node_views(await self._run(operations.NODES, pool))
+
+    async def drain(self, pool: str, node: str, *, out: bool = True) -> bool:
+        """Take a node with all its slots out of service, or back; False: no such node is there now.
+
+        Out: no new lease. A lease at rest ends at once, another after its answer, which may take
+        `answer_cap_seconds` and then goes on at another node; what its seat still waits for goes
+        first in line. It counts over restarts of the node, until it is taken back.
+        """
+        return await self._run(operations.DRAIN, pool, node, "", int(out)) > 0
 
     async def _pool_names(self) -> list[str]:
         names: list[bytes] = await self._store.command("SMEMBERS", keys.POOLS)

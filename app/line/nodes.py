@@ -110,6 +110,10 @@ class NodeDesk:
         word = await self._store.pop(keys.inbox(self._pool, node), timeout_seconds)
         return None if word is None else word.decode()
 
+    async def drain(self, node: str, boot: str) -> None:
+        """This start is about to leave: no new lease, and its holder hears of it."""
+        await self._run(operations.DRAIN, node, boot, 1)
+
     async def leave(self, node: str, boot: str) -> None:
         """Depart in order; what the node had on lease moves on as if the node were lost."""
         await self._run(operations.DEPART, node, boot)

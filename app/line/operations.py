@@ -12,6 +12,7 @@ _PRELUDES = (
     ("app.line", "_tickets"),
     ("app.line", "_rescue"),
     ("app.line", "_turns"),
+    ("app.line", "_drain"),
     ("app.line", "_pump"),
 )
 # Where the web side acts: its limits become the pool's.
@@ -33,6 +34,8 @@ HEARTBEAT = load_script("app.line", "heartbeat", preludes=_PRELUDES)
 TAKE = load_script("app.line", "take", preludes=_PRELUDES)
 FINISHED = load_script("app.line", "finished", preludes=_PRELUDES)
 DEPART = load_script("app.line", "depart", preludes=_PRELUDES)
+DRAIN = load_script("app.line", "drain", preludes=_PRELUDES)
+NODES = load_script("app.line", "nodes", preludes=_PRELUDES)
 
 # A node that was told to stop and does not, for this many times the dead time, is given up on.
 _STOP_FACTOR = 2

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
 from app.line import eta
-from app.line.types import NodePublic, Place, SeatView, TurnState
+from app.line.types import NodePublic, NodeView, Place, SeatView, TurnState
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What all places of one reply have in common."""
 
+    # nodes that take work, each slot counted
     nodes: int
     # lane -> tickets waiting there
     waiting: Mapping[str, int]
@@ -51,6 +52,7 @@ def place(common: Shared, row: Sequence[bytes]) -> Place:
         node=node_public(node, info),
         slice_left_seconds=_seconds(slice_left),
         ending=ending != "",
+        drained=ending == "drained",
         returned=rank != "" and lane == "r",
         queued_ms=float(queued),
         claim_left_seconds=_seconds(claim_left),
@@ -116,6 +118,31 @@ def seat_view(pool: str, row: Sequence[bytes]) -> SeatView:
         slice_left_seconds=_seconds(slice_left),
         idle_left_seconds=_seconds(idle_left),
     )
+
+
+def node_views(rows: Sequence[Any]) -> list[NodeView]:
+    """From `scripts/nodes.lua`: slots joined to their nodes, by id."""
+    ordered_out = {name.decode() for name in rows[0]}
+    slots: dict[str, list[Sequence[Any]]] = {}
+    for row in rows[1:]:
+        slots.setdefault(row[0].decode().partition("/")[0], []).append(row)
+    views: list[NodeView] = []
+    for node, own in sorted(slots.items()):
+        info = orjson.loads(own[0][1])
+        views.append(
+            NodeView(
+                id=node,
+                name=info["name"],
+                hardware=info["hardware"],
+                kind=info["kind"],
+                slots=len(own),
+                busy_slots=sum(row[3] != b"" for row in own),
+                free_slots=sum(row[2] == b"idle" for row in own),
+                drained=all(row[4] for row in own),
+                ordered_out=node in ordered_out,
+            )
+        )
+    return views
 
 
 def node_public(node: str, info: str) -> NodePublic | None:

@@ -49,7 +49,7 @@ class Place:
     node: NodePublic | None
     # time left of the slice; None while nobody waits
     slice_left_seconds: float | None
-    # the slice is over and this answer may finish, nothing more
+    # this answer may finish, nothing more: the slice is over, or the node is being taken out
     ending: bool
     # True: the seat's earlier node failed and the seat waits in the returned lane
     returned: bool
@@ -57,6 +57,8 @@ class Place:
     queued_ms: float
     # its turn came and nobody was there: time left to take it; None: not called
     claim_left_seconds: float | None = None
+    # why it is `ending`: the node is being taken out of service
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +81,35 @@ class PoolView:
     """A pool from outside: for the page, `/v1/models` and health."""
 
     name: str
+    # that take work; each slot of a node that batches counts
     nodes: int
     idle_nodes: int
     waiting: int
 
 
 @dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """What a node says of itself when it registers."""
+class NodeView:
+    """A node as its operator sees it, with all its slots."""
 
+    id: str
+    name: str
+    hardware: str
+    kind: str
+    slots: int
+    # slots with a running answer, and slots without a lease
+    busy_slots: int
+    free_slots: int
+    # True: no slot gets a new lease
+    drained: bool
+    # True: by an operator, so that it stays out over restarts
+    ordered_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a node says of itself when it registers. Each slot of a node that batches registers."""
+
+    # the first slot has the node's own id, the others <id>/2, <id>/3..
     id: str
     # new at every start of the process: tells a restart from a pause
     boot: str

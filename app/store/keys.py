@@ -21,19 +21,28 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     -> "must be watched before" (ms)
     claim                   zset    waiting ticket called to its turn while nobody with that state
                                     was there -> when the call is over (ms)
-    leases                  zset    granted ticket, not ending -> slice end (ms)   with the lease
+    leases                  zset    granted ticket, not ending or draining         with the lease
+                                    -> slice end (ms)
+    draining                zset    ticket whose lease ends after the running      with the lease
+                                    answer, for its node goes -> when that answer
+                                    goes on elsewhere (ms)
     ending                  zset    ticket whose lease ends after the running      with the lease
                                     answer -> when that is called off (ms; inf:
                                     it has been)
     rest                    zset    ticket whose lease rests -> idle limit (ms)    with that state
     pass                    hash    tier -> virtual time; "now" (stride scheduler) for ever
-    n:<node>                hash    boot, info (JSON), state idle | leased | stop  until it leaves
-                                    (must first say that nothing runs), ticket,
+    n:<node>                hash    one slot of a node (<node>, <node>/2, ..):     until it leaves
+                                    boot, info (JSON), state idle | leased | stop
+                                    (must first say that nothing runs) | drained
+                                    (free, but out of service), ticket,
                                     generation, fence (of the last assignment),
                                     taken (last fence fetched), done (last fence
                                     finished), stop_since
     nodes                   zset    node -> heartbeat deadline (ms)                with the node
-    idle                    zset    node -> idle since (ms)                        with the state
+    idle                    zset    node -> idle since (ms), later slots last      with the state
+    drained                 set     nodes (slots) that get no new lease            with the node
+    drains                  set     names of nodes that an operator took out of    until taken back
+                                    service, present or not
     owes                    zset    node that has to fetch its question, or to     until it does
                                     stop it -> when it is given up on (ms)
     alive                   zset    node with a fetched question -> a moment (ms)  with that question

@@ -1,10 +1,10 @@
 -- Shared by submit and places: where a question stands. Runs behind _pump.lua.
 -- All values are strings; '' is "none".
 
--- What all places of one answer share: {nodes, waiting in r, priority, browser, api, turns (ms)..}
+-- What all places of one answer share: {nodes that serve, waiting in r, priority, browser, api, turns (ms)..}
 local function shared()
   local row = {
-    int(redis.call('ZCARD', p .. 'nodes')),
+    int(serving()),
     int(redis.call('ZCARD', p .. 'w:r')),
   }
   for _, tier in ipairs(TIERS) do row[#row + 1] = int(redis.call('ZCARD', p .. 'w:' .. tier)) end

@@ -1,5 +1,5 @@
 -- Shared by the line's operations: what time alone brings about (reaping), and grants.
--- Runs behind _turns.lua. Every loop is bounded: what is left over waits for the next call, and
+-- Runs behind _drain.lua. Every loop is bounded: what is left over waits for the next call, and
 -- some replica or node calls at least every second.
 
 local BATCH = 100
@@ -88,10 +88,12 @@ end
 -- The clock was set back: what was reckoned by the later time would be due far too late.
 local function draw_near()
   local longest = {nodes = limits.dead, owes = limits.stop, alive = 0, rest = limits.idle,
-    leases = limits.slice, rescue = limits.rescue, claim = limits.claim}
+    leases = limits.slice, rescue = limits.rescue, claim = limits.claim, draining = limits.cap,
+    ending = limits.cap, seen = limits.grace}
   for index, left in pairs(longest) do
     local latest = int(now + left)
-    local late = redis.call('ZRANGEBYSCORE', p .. index, '(' .. latest, '+inf')
+    -- infinite: called off already
+    local late = redis.call('ZRANGEBYSCORE', p .. index, '(' .. latest, '(+inf')
     for _, name in ipairs(late) do redis.call('ZADD', p .. index, latest, name) end
   end
 end
@@ -113,7 +115,7 @@ local function pump()
   local held = last_outage()
   -- nodes report every second, so they get a shorter grace than people
   if now >= held + 2 * limits.dead then
-    for _, node in ipairs(due('nodes')) do lose_node(node) end
+    for _, node in ipairs(due('nodes')) do lose_node(node, 'node_lost') end
     for _, node in ipairs(due('owes')) do give_up_on(node) end
   end
   if now >= held + limits.stuck then
@@ -133,6 +135,9 @@ local function pump()
     for _, ticket in ipairs(due('claim')) do give_up_call(ticket, held) end
   end
   grant(held)
-  if now >= held + 2 * limits.dead then end_slices(held) end
+  if now >= held + 2 * limits.dead then
+    end_drained()
+    end_slices(held)
+  end
   if changed then redis.call('PUBLISH', p .. 'bell', '') end
 end

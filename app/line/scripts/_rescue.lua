@@ -1,18 +1,6 @@
 -- Shared by the line's operations: nodes that fail, and what becomes of what they had.
 -- Runs behind _tickets.lua.
 
--- A ticket whose node is lost: to lane r with its open questions, or over.
-local function take_back(ticket)
-  local t = p .. 't:' .. ticket
-  if redis.call('LLEN', p .. 'j:' .. ticket) == 0 then return close_ticket(ticket, 'node_lost') end
-  for _, index in ipairs({'rest', 'leases', 'ending'}) do
-    redis.call('ZREM', p .. index, ticket)
-  end
-  redis.call('HSET', t, 'node', '', 'generation', '', 'fence', '', 'ending', '', 'granted_at', '',
-    'slice_until', '')
-  stand(ticket, 'r')
-end
-
 -- A question that brings its node down must not go on to bring down the next, and the next: so
 -- many nodes may fetch it (take.lua counts).
 local MOST_TRIES = 3
@@ -56,17 +44,18 @@ local function give_up_rescue(gen)
 end
 
 -- A node is dead, restarted or gone: forget it and look after its lease.
-local function lose_node(node)
+local function lose_node(node, reason)
   local n = p .. 'n:' .. node
   local ticket, gen = field(n, 'ticket'), field(n, 'generation')
   redis.call('DEL', n, p .. 'inbox:' .. node)
   for _, index in ipairs({'nodes', 'idle', 'owes', 'alive'}) do
     redis.call('ZREM', p .. index, node)
   end
+  redis.call('SREM', p .. 'drained', node)
   changed = true
   if ticket == '' then return end
   if gen ~= '' then rescue(ticket, gen) end
-  take_back(ticket)
+  take_back(ticket, reason)
 end
 
 -- A node that reports but does not do its part: its lease ends, no new one until it says that
@@ -77,7 +66,7 @@ local function give_up_on(node)
   local ticket, gen = field(n, 'ticket'), field(n, 'generation')
   if field(n, 'taken') == field(n, 'fence') then fail(gen, 'node_error') else rescue(ticket, gen) end
   hold_back(node)
-  take_back(ticket)
+  take_back(ticket, 'node_lost')
 end
 
 -- A node that reports, but whose answer has stood still for too long. It hears of it with its next
@@ -96,7 +85,7 @@ local function look_after(node)
   end
   rescue(ticket, gen)
   hold_back(node)
-  take_back(ticket)
+  take_back(ticket, 'node_lost')
   changed = true
 end
 
@@ -118,6 +107,6 @@ local function hand_over(node)
   rescue(ticket, field(n, 'generation'))
   redis.call('HSET', n, 'done', field(n, 'fence'))
   free_node(node)
-  take_back(ticket)
+  take_back(ticket, 'node_lost')
   changed = true
 end

@@ -102,7 +102,7 @@ local function close_ticket(ticket, reason)
   local key = p .. 't:' .. ticket
   local seat, lane = field(key, 'seat'), field(key, 'lane')
   redis.call('ZREM', p .. 'w:' .. lane, ticket)
-  for _, index in ipairs({'seen', 'claim', 'rest', 'leases', 'ending'}) do
+  for _, index in ipairs({'seen', 'claim', 'rest', 'leases', 'ending', 'draining'}) do
     redis.call('ZREM', p .. index, ticket)
   end
   redis.call('DEL', p .. 'j:' .. ticket)
@@ -126,11 +126,25 @@ local function next_job(ticket)
   end
 end
 
+-- Who has waited longest goes first, but one slot of every node before the second of any: those who
+-- share a node share its speed. Slots are named <node>, <node>/2, <node>/3...
+local function idle_rank(node)
+  local slot = tonumber(string.match(node, '/(%d+)$') or '1')
+  return int((slot - 1) * 1e13 + now)
+end
+
+-- Nodes (each slot counted) that take work.
+local function serving()
+  return redis.call('ZCARD', p .. 'nodes') - redis.call('SCARD', p .. 'drained')
+end
+
 local function free_node(node)
-  redis.call('HSET', p .. 'n:' .. node, 'state', 'idle', 'ticket', '', 'generation', '')
+  local is_drained = redis.call('SISMEMBER', p .. 'drained', node) == 1
+  redis.call('HSET', p .. 'n:' .. node, 'state', is_drained and 'drained' or 'idle', 'ticket', '',
+    'generation', '')
   redis.call('ZREM', p .. 'owes', node)
   redis.call('ZREM', p .. 'alive', node)
-  redis.call('ZADD', p .. 'idle', int(now), node)
+  if not is_drained then redis.call('ZADD', p .. 'idle', idle_rank(node), node) end
 end
 
 -- The node has no lease and must first say that nothing runs on it.
@@ -179,6 +193,18 @@ local function end_lease(ticket, reason)
   end
 end
 
+-- A ticket whose node goes, or is lost: to lane r with its open questions, or over.
+local function take_back(ticket, reason)
+  local t = p .. 't:' .. ticket
+  if redis.call('LLEN', p .. 'j:' .. ticket) == 0 then return close_ticket(ticket, reason) end
+  for _, index in ipairs({'rest', 'leases', 'ending', 'draining'}) do
+    redis.call('ZREM', p .. index, ticket)
+  end
+  redis.call('HSET', t, 'node', '', 'generation', '', 'fence', '', 'ending', '', 'granted_at', '',
+    'slice_until', '')
+  stand(ticket, 'r')
+end
+
 -- Nothing runs on the leased node any more and its question has ended: what comes next?
 local function settle(node)
   local n = p .. 'n:' .. node
@@ -189,6 +215,11 @@ local function settle(node)
   redis.call('ZREM', p .. 'alive', node)
   redis.call('HSET', t, 'generation', '')
   local ending = field(t, 'ending')
+  if ending == 'drained' then
+    -- not the seat's doing: it loses its node, not its turn
+    free_node(node)
+    return take_back(ticket, ending)
+  end
   if ending ~= '' then return end_lease(ticket, ending) end
   local gen = next_job(ticket)
   if gen then return assign(ticket, node, gen) end
@@ -202,6 +233,7 @@ end
 local function mark_ending(ticket, reason, at)
   redis.call('HSET', p .. 't:' .. ticket, 'ending', reason)
   redis.call('ZREM', p .. 'leases', ticket)
+  redis.call('ZREM', p .. 'draining', ticket)
   redis.call('ZADD', p .. 'ending', at, ticket)
   changed = true
 end

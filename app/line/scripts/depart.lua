@@ -4,7 +4,7 @@
 local known = field(p .. 'n:' .. ARGV[2], 'boot') == ARGV[3]
 if known then
   excuse(ARGV[2])
-  lose_node(ARGV[2])
+  lose_node(ARGV[2], 'drained')
 end
 pump()
 return known and 1 or 0

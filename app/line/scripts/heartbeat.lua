@@ -31,7 +31,7 @@ if running == '' then
     and field(p .. 'g:' .. gen, 'state') == 'ended' then
     settle(node) -- its word that it had finished was lost
   end
-elseif state == 'idle' and running_fence > (tonumber(field(n, 'done')) or 0) then
+elseif (state == 'idle' or state == 'drained') and running_fence > (tonumber(field(n, 'done')) or 0) then
   hold_back(node) -- the store forgot a lease that the node still serves
 end
 pump()

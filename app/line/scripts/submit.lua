@@ -21,7 +21,7 @@ if owner then
   if owner ~= seat then return {'foreign'} end
   return {'ok', shared(), place(gen, is_waited_for())}
 end
-if redis.call('ZCARD', p .. 'nodes') == 0 then return {'empty'} end
+if serving() < 1 then return {'empty'} end
 
 ticket = redis.call('HGET', p .. 'seat', seat)
 if ticket then

@@ -1,4 +1,4 @@
 -- A pool from outside. Changes nothing.
--- KEYS[1] pool prefix. ARGV: limits. Result: {nodes, idle nodes, waiting}
+-- KEYS[1] pool prefix. ARGV: limits. Result: {nodes that take work, idle ones, waiting}
 
-return {redis.call('ZCARD', p .. 'nodes'), redis.call('ZCARD', p .. 'idle'), waiting_total()}
+return {serving(), redis.call('ZCARD', p .. 'idle'), waiting_total()}

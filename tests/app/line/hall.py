@@ -109,6 +109,11 @@ class Hall:
         name = generation or f"g{next(self._ids)}"
         return await self.line.submit(POOL, seat, job(name, hold=hold), tier=tier)
 
+    async def slots(self, name: str, count: int) -> list[FakeNode]:
+        """A node that serves `count` at once."""
+        names = [name, *(f"{name}/{number}" for number in range(2, count + 1))]
+        return [await self.node(slot) for slot in names]
+
     async def ask_at_node(self, seat: str, generation: str, node: FakeNode) -> None:
         """Ask; `node`, the only free one, fetches it."""
         await self.ask(seat, generation=generation)

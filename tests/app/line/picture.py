@@ -1,6 +1,6 @@
 """All of a pool's keys at one moment, and what must be true of them: the line's invariants.
 
-I1  at most one lease per node; lease, ticket, generation and node name each other
+I1  at most one lease per slot of a node; lease, ticket, generation and node name each other
 I2  no node is given work while it runs something else (test_property.py looks at the nodes)
 I3  fences strictly grow, also over a lost memory and a clock set back
 I4  each ticket is in exactly one of: one lane, one lease, ended; ended never changes
@@ -27,7 +27,7 @@ from app.store.client import Store
 
 _TAKE = """
 local p = KEYS[1]
-local out = {hashes = {}, lists = {}, zsets = {}, streams = {}, strings = {}}
+local out = {hashes = {}, lists = {}, zsets = {}, sets = {}, streams = {}, strings = {}}
 local function pairs_of(flat)
   local t = {}
   for i = 1, #flat, 2 do t[flat[i]] = flat[i + 1] end
@@ -38,6 +38,7 @@ for _, key in ipairs(redis.call('KEYS', p .. '*')) do
   if kind == 'hash' then out.hashes[name] = pairs_of(redis.call('HGETALL', key))
   elseif kind == 'list' then out.lists[name] = redis.call('LRANGE', key, 0, -1)
   elseif kind == 'zset' then out.zsets[name] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then out.sets[name] = redis.call('SMEMBERS', key)
   elseif kind == 'string' then out.strings[name] = redis.call('GET', key)
   else
     local entries = {}
@@ -57,6 +58,7 @@ class Picture:
     lists: dict[str, list[str]]
     # zset -> member -> score, in order
     zsets: dict[str, dict[str, float]]
+    sets: dict[str, set[str]]
     # stream -> the first field of each entry: kind of event, or generation
     streams: dict[str, list[str]]
     strings: dict[str, str]
@@ -74,6 +76,7 @@ class Picture:
             hashes=_dict(raw["hashes"]),
             lists=_dict(raw["lists"]),
             zsets=zsets,
+            sets={name: set(members) for name, members in _dict(raw["sets"]).items()},
             streams=_dict(raw["streams"]),
             strings=_dict(raw["strings"]),
         )
@@ -105,7 +108,7 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 # the indices of tickets
-INDICES = ("seen", "claim", "leases", "ending", "rest")
+INDICES = ("seen", "claim", "leases", "ending", "draining", "rest")
 
 
 def check_tickets(picture: Picture) -> None:
@@ -126,12 +129,13 @@ def check_tickets(picture: Picture) -> None:
             assert picture.lists.get(f"j:{name}"), f"{name} waits for nothing"
         elif t["state"] == "granted":
             assert places == []
-            assert len(indices & {"leases", "ending"}) == 1, (name, indices)
+            assert len(indices & {"leases", "ending", "draining"}) == 1, (name, indices)
             assert "claim" not in indices
             at_rest = t["generation"] == ""
             assert ("rest" in indices) == at_rest
             assert not (at_rest and "seen" in indices)
-            assert ("ending" in indices) == (t["ending"] != "")
+            assert ("leases" not in indices) == (t["ending"] != "")
+            assert "draining" not in indices or t["ending"] == "drained"
         else:
             assert places == []
             assert indices == set()
@@ -142,17 +146,22 @@ def check_tickets(picture: Picture) -> None:
 
 
 def check_leases(picture: Picture) -> None:
-    """I1: at most one lease per node; node, ticket and generation name each other."""
+    """I1: at most one lease per slot; slot, ticket and generation name each other."""
     tickets, generations = picture.all("t"), picture.all("g")
+    assert picture.sets.get("drained", set()) <= set(picture.all("n"))
     leased: list[str] = []
     for name, n in picture.all("n").items():
         assert name in picture.zset("nodes")
         assert (name in picture.zset("idle")) == (n["state"] == "idle")
+        is_drained = name in picture.sets.get("drained", set())
+        assert not is_drained if n["state"] == "idle" else is_drained or n["state"] != "drained"
         if n["state"] != "leased":
             assert (n["ticket"], n["generation"]) == ("", "")
             assert name not in picture.zset("owes")
             continue
         t = tickets[n["ticket"]]
+        assert (n["ticket"] in picture.zset("draining")) <= is_drained
+        assert not is_drained or t["ending"] != "", f"{name} is out, but its lease goes on"
         leased.append(n["ticket"])
         assert (t["state"], t["node"], t["generation"]) == ("granted", name, n["generation"])
         if n["generation"]:
@@ -204,6 +213,7 @@ def check_deadlines(picture: Picture, limits_ms: dict[str, int]) -> None:
         ("rest", limits_ms["idle"], people_are_held),
         ("nodes", limits_ms["dead"], nodes_are_held),
         ("owes", limits_ms["stop"], nodes_are_held),
+        ("draining", limits_ms["cap"], nodes_are_held),
         ("rescue", limits_ms["rescue"], now < held + limits_ms["rescue"]),
         ("claim", limits_ms["claim"], now < held + limits_ms["claim"]),
     ):

@@ -52,6 +52,7 @@ LIMITS_MS = {
     "stop": 10_000,
     "stuck": 20_000,
     "rescue": 8_000,
+    "cap": 5_000,
 }
 SEATS: dict[str, tuple[Tier, bool]] = {
     "boss": ("priority", True),
@@ -62,7 +63,8 @@ SEATS: dict[str, tuple[Tier, bool]] = {
     "bot": ("api", False),
     "bot2": ("api", False),
 }
-NODES = ("n1", "n2", "n3")
+# n2 serves two at once
+NODES = ("n1", "n2", "n2/2", "n3")
 FROZEN_US = 1_800_000_000_000_000
 SOAK = "SOAK_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("SOAK_EXAMPLES", "120"))
@@ -109,7 +111,7 @@ class LineMachine(RuleBasedStateMachine):
 
     @initialize()
     def come(self) -> None:
-        for name in NODES[:2]:
+        for name in NODES[:3]:
             self.run(self.hall.node(name))
 
     # -- people -----------------------------------------------------------------------------------
@@ -252,6 +254,17 @@ class LineMachine(RuleBasedStateMachine):
             self.late = [late for late in self.late if late[0] is not node]
             if comes_back:
                 self.run(node.come())
+
+    @rule(name=st.sampled_from(["n1", "n2", "n3"]), out=st.booleans())
+    def operate(self, name: str, out: bool) -> None:
+        """An operator takes a node out of service, or back."""
+        self.run(self.hall.line.drain(POOL, name, out=out))
+
+    @rule(name=nodes)
+    def hear_of_its_end(self, name: str) -> None:
+        """A node is told to stop, and says so; it leaves later, or is restarted."""
+        if node := self.hall.nodes.get(name):
+            self.run(node.desk.drain(node.name, node.boot))
 
     def depart(self, name: str) -> None:
         node = self.hall.nodes.get(name)
