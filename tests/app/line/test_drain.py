@@ -178,5 +178,7 @@ async def test_an_operator_sees_the_nodes_with_their_slots(hall: Hall) -> None:
     await hall.ask_at_node("ann", "a1", slots[0])
     assert await hall.line.nodes(POOL) == [
         NodeView("big", "node big", "H200", "scripted", 3, 1, 2, drained=False, ordered_out=False),
-        NodeView("small", "node small", "H200", "scripted", 1, 0, 0, drained=True, ordered_out=True),
+        NodeView(
+            "small", "node small", "H200", "scripted", 1, 0, 0, drained=True, ordered_out=True
+        ),
     ]
