@@ -128,6 +128,23 @@ class TooManyQuestionsError(TooManyRequestsError):
     message = "You have several questions waiting already. Let one be answered first."
 
 
+class NoLeaseError(AppError):
+    code = "no_lease"
+    status = 409
+    kind = "invalid_request_error"
+    message = "You hold no node, or its time is over already. Ask something to get one."
+
+
+class OthersWaitError(AppError):
+    code = "others_wait"
+    status = 409
+    kind = "invalid_request_error"
+
+    def __init__(self, waiting: int) -> None:
+        who = "Somebody is" if waiting == 1 else f"{waiting} people are"
+        super().__init__(f"{who} waiting, so your time cannot be extended.")
+
+
 class GenerationNotFoundError(NotFoundError):
     code = "turn_not_found"
     message = "This answer is no longer in memory. Reload the conversation."

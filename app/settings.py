@@ -49,6 +49,9 @@ class Settings(BaseSettings):
     slice_seconds: Seconds = Field(
         default=300, description="a lease's time once somebody waits and no node is free"
     )
+    slice_extensions: int = Field(
+        default=0, ge=0, le=100, description="how often a holder may extend while others wait"
+    )
     idle_limit_seconds: Seconds = Field(
         default=60, description="a lease without a running answer ends after this"
     )

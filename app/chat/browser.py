@@ -22,6 +22,7 @@ from app.chat.sse import Body, SseResponse, encode_event
 from app.chat.story import START, Told
 from app.chat.turn import Ask, Submitted, cancel, submit, watching
 from app.errors import StoreUnavailableError
+from app.line.types import SeatView
 from app.parts import Parts, get_parts
 
 router = APIRouter(prefix="/api", tags=["chat"])
@@ -163,16 +164,8 @@ async def line(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
     """What the caller has in the line, and the lines there are."""
     seat = await parts.line.seat(caller.seat)
     pools = await parts.line.pools()
-    node = {"name": seat.node.name, "hardware": seat.node.hardware} if seat.node else None
     return {
-        "seat": {
-            "state": seat.state,
-            "pool": seat.pool,
-            "generation": seat.generation,
-            "node": node,
-            "slice_left_seconds": seat.slice_left_seconds,
-            "idle_left_seconds": seat.idle_left_seconds,
-        },
+        "seat": _seat(seat),
         "pools": [
             {
                 "name": pool.name,
@@ -183,6 +176,27 @@ async def line(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
             for pool in pools
         ],
     }
+
+
+def _seat(seat: SeatView) -> dict[str, Any]:
+    node = {"name": seat.node.name, "hardware": seat.node.hardware} if seat.node else None
+    return {
+        "state": seat.state,
+        "pool": seat.pool,
+        "generation": seat.generation,
+        "node": node,
+        "slice_left_seconds": seat.slice_left_seconds,
+        "idle_left_seconds": seat.idle_left_seconds,
+        "certain_seconds": seat.certain_seconds,
+        "may_extend": seat.may_extend,
+    }
+
+
+@router.post("/line/extend")
+async def extend(caller: CallerOf, parts: PartsOf) -> dict[str, Any]:
+    """A new slice for the caller's node, from now on; what the caller has then."""
+    await parts.line.extend(caller.seat)
+    return {"seat": _seat(await parts.line.seat(caller.seat))}
 
 
 class PresenceIn(StrictBody):

@@ -17,6 +17,8 @@ from redis.exceptions import RedisError, ResponseError
 from app.errors import (
     InvalidRequestError,
     LineFullError,
+    NoLeaseError,
+    OthersWaitError,
     PoolEmptyError,
     SeatElsewhereError,
     StoreUnavailableError,
@@ -160,13 +162,29 @@ class Line:
         for pool in await self._pool_names():
             await self._run(operations.LEAVE, pool, seat)
 
+    async def extend(self, seat: str) -> None:
+        """A new slice from now on for the seat's lease, and the idle limit anew: at any time while
+        nobody waits, else `slice_extensions` times. Raises NoLeaseError, OthersWaitError."""
+        claim: bytes | None = await self._store.command("HGET", keys.seat_claim(seat), "pool")
+        if claim is None:
+            raise NoLeaseError
+        most = self._settings.slice_extensions
+        match await self._run(operations.EXTEND, claim.decode(), seat, most):
+            case [b"ok"]:
+                return
+            case [b"waiting", waiting]:
+                raise OthersWaitError(waiting)
+            case _:
+                raise NoLeaseError
+
     async def seat(self, seat: str) -> SeatView:
         """What a seat has, in the pool that it has claimed."""
         claim: bytes | None = await self._store.command("HGET", keys.seat_claim(seat), "pool")
         if claim is None:
             return SeatView(state="none")
         pool = claim.decode()
-        return replies.seat_view(pool, await self._run(operations.SEAT, pool, seat))
+        most = self._settings.slice_extensions
+        return replies.seat_view(pool, await self._run(operations.SEAT, pool, seat, most))
 
     async def pools(self) -> list[PoolView]:
         """All pools that ever had a node, by name."""

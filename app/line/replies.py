@@ -109,7 +109,8 @@ def seat_view(pool: str, row: Sequence[bytes]) -> SeatView:
     """From `scripts/seat.lua`."""
     if not row:
         return SeatView(state="none")
-    state, generation, node, info, slice_left, idle_left = (value.decode() for value in row)
+    state, generation, node, info, slice_left, *rest = (value.decode() for value in row)
+    idle_left, certain, may_extend = rest
     return SeatView(
         state="holding" if state == "holding" else "busy" if state == "busy" else "waiting",
         pool=pool,
@@ -117,6 +118,8 @@ def seat_view(pool: str, row: Sequence[bytes]) -> SeatView:
         node=node_public(node, info),
         slice_left_seconds=_seconds(slice_left),
         idle_left_seconds=_seconds(idle_left),
+        certain_seconds=_seconds(certain),
+        may_extend=may_extend == "1",
     )
 
 

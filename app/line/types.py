@@ -74,6 +74,9 @@ class SeatView:
     slice_left_seconds: float | None = None
     # until the lease ends for want of a question
     idle_left_seconds: float | None = None
+    # of the slice, should somebody come; None: no lease
+    certain_seconds: float | None = None
+    may_extend: bool = False
 
 
 @dataclass(frozen=True, slots=True)

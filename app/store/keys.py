@@ -13,14 +13,15 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     vain),
                                     claimed_at, node, fence, granted_at,
                                     generation (running),
-                                    slice_until, ending (why the lease will end
+                                    slice_until, extended (times while others
+                                    waited), ending (why the lease will end
                                     after this answer), reason (why it ended)
     j:<ticket>              list    generations of this ticket not yet assigned    with the ticket
     seat                    hash    seat -> live ticket                            with the ticket
     seen                    zset    ticket waiting or with a running answer        with that state
                                     -> "must be watched before" (ms)
-    claim                   zset    waiting ticket called to its turn while nobody with that state
-                                    was there -> when the call is over (ms)
+    claim                   zset    waiting ticket whose turn came while nobody    with that state
+                                    was there -> when that call is over (ms)
     leases                  zset    granted ticket, not ending or draining         with the lease
                                     -> slice end (ms)
     draining                zset    ticket whose lease ends after the running      with the lease

@@ -39,7 +39,8 @@ class Chat {
   #announcer = new Announcer((text) => setText(find("#announcer"), text));
   #composer = new Composer({ onAsk: (question) => this.ask(question), onStop: () => this.#stop() });
   #queue = new QueueCard({
-    leave: () => this.#leave(),
+    leave: () => this.#line.act(() => this.#act("/api/line/leave")),
+    extend: () => this.#line.act(() => this.#act("/api/line/extend")),
     here: () => this.#act("/api/line/presence", { hidden: false }),
     notify: () => Notification.requestPermission(),
   });
@@ -237,11 +238,6 @@ class Chat {
   async #stop() {
     const live = this.#shownLive();
     if (live) await this.#act(`/api/turns/${encodeURIComponent(live.turn.generation)}/stop`);
-  }
-
-  async #leave() {
-    await this.#act("/api/line/leave");
-    await this.#line.refresh();
   }
 
   async #act(path, body = {}) {

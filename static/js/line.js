@@ -21,6 +21,12 @@ export class LineWatch {
     this.refresh();
   }
 
+  // Do something about our place or node, and hear what it changed.
+  async act(deed) {
+    await deed();
+    await this.refresh();
+  }
+
   async refresh() {
     clearTimeout(this.#timer);
     if (document.hidden) return;

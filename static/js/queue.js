@@ -41,7 +41,7 @@ export class QueueCard {
   // `live` is the running turn of this conversation or null; `seat` what GET /api/line says of us,
   // with `atMs`, the time it came.
   show(live, seat, nowMs) {
-    const view = live?.isOpen ? turnCard(live, nowMs, Number(this.#root.dataset.grace ?? 0)) : seatCard(seat, nowMs);
+    const view = live?.isOpen ? turnCard(live, nowMs, Number(this.#root.dataset.grace ?? 0), seat) : seatCard(seat, nowMs);
     this.#root.hidden = view === null;
     if (view === null) return;
     const key = JSON.stringify(view);
@@ -64,7 +64,7 @@ export class QueueCard {
 }
 
 // What to say of a running turn, as plain data; null: nothing.
-export function turnCard(live, nowMs, graceSeconds = 120) {
+export function turnCard(live, nowMs, graceSeconds = 120, seat = null) {
   const { turn, isConnected } = live;
   const { state } = turn;
   if (!isConnected) {
@@ -73,7 +73,7 @@ export function turnCard(live, nowMs, graceSeconds = 120) {
   }
   if (!state) return { kind: "waiting", title: t("queue.joining"), lines: [] };
   const card = CARDS[turn.phase];
-  return card ? card(turn, state, nowMs, graceSeconds) : null;
+  return card ? card(turn, state, nowMs, graceSeconds, seat) : null;
 }
 
 const CARDS = {
@@ -111,10 +111,10 @@ const CARDS = {
     ],
     progress: state.prompt ? state.prompt.done / Math.max(1, state.prompt.total) : undefined,
   }),
-  answering: (turn, state, nowMs) => {
+  answering: (turn, state, nowMs, graceSeconds, seat) => {
     const left = secondsLeft(state.slice_left_seconds, nowMs - turn.stateAtMs);
     if (left === null) return null;
-    return { kind: "slice", title: t("queue.slice_left", { clock: clock(left) }), lines: [state.reason ?? ""] };
+    return { kind: "slice", title: t("queue.slice_left", { clock: clock(left) }), lines: [state.reason ?? ""], actions: extension(seat) };
   },
   ending: (turn, state) => ({ kind: "slice", title: t("queue.ending"), lines: [state.reason ?? ""] }),
 };
@@ -142,11 +142,21 @@ export function seatCard(seat, nowMs) {
     kind: "holding",
     title: t("queue.holding", { name: seat.node?.name ?? "" }),
     lines: [
-      slice === null ? "" : t("queue.slice_left", { clock: clock(slice) }),
+      slice === null ? certainText(seat, nowMs) : t("queue.slice_left", { clock: clock(slice) }),
       idle === null || idle > IDLE_SHOWN_SECONDS ? "" : t("queue.idle_left", { clock: clock(idle) }),
     ],
-    actions: [["leave", t("queue.end")]],
+    actions: [...extension(seat), ["leave", t("queue.end")]],
   };
+}
+
+function extension(seat) {
+  return seat?.may_extend ? [["extend", t("queue.extend")]] : [];
+}
+
+// What is left even if somebody comes; while nobody waits a turn goes on beyond it.
+function certainText(seat, nowMs) {
+  const certain = secondsLeft(seat.certain_seconds, nowMs - seat.atMs);
+  return certain ? t("queue.certain", { clock: clock(certain) }) : "";
 }
 
 function nodeText(node) {

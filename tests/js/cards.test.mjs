@@ -58,6 +58,19 @@ test("a node at rest can be given back, and counts down by the server's word", (
   assert.equal(seatCard(null, 0), null);
 });
 
+test("time can be extended where the server says so, and what is certain is shown", () => {
+  const seat = { state: "holding", node: NODE, idle_left_seconds: 50, slice_left_seconds: null, certain_seconds: 200, may_extend: true, atMs: 0 };
+  const card = seatCard(seat, 20_000);
+  assert.deepEqual(card.actions.map(([name]) => name), ["extend", "leave"]);
+  assert.match(card.lines[0], /3:00 of it is certain/);
+  const waited = seatCard({ ...seat, slice_left_seconds: 200, may_extend: false }, 20_000);
+  assert.deepEqual(waited.actions.map(([name]) => name), ["leave"]);
+  assert.match(waited.lines[0], /Others are waiting: 3:00/);
+  const answering = live(state("answering", { slice_left_seconds: 65 }));
+  assert.deepEqual(turnCard(answering, 0, 120, { may_extend: true }).actions.map(([name]) => name), ["extend"]);
+  assert.deepEqual(turnCard(answering, 0, 120, { may_extend: false }).actions, []);
+});
+
 test("the header tells whether a node is free", () => {
   const pool = (nodes, idle_nodes, waiting) => [{ name: "p", nodes, idle_nodes, waiting }];
   assert.equal(lineSummary(pool(2, 1, 0), { state: "none" }), "1 node is free");

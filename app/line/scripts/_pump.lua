@@ -19,7 +19,7 @@ end
 local function begin_lease(ticket, node, gen)
   local slice_until = int(now + limits.slice)
   redis.call('HSET', p .. 't:' .. ticket, 'state', 'granted', 'node', node, 'granted_at', int(now),
-    'slice_until', slice_until, 'ending', '')
+    'slice_until', slice_until, 'ending', '', 'extended', '0')
   redis.call('ZREM', p .. 'idle', node)
   redis.call('ZADD', p .. 'leases', slice_until, ticket)
   assign(ticket, node, gen)

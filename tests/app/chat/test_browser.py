@@ -331,3 +331,24 @@ async def test_whoever_looks_elsewhere_is_called_and_may_take_the_turn(web: Web,
             await first(his, "state", phase="waiting", rank=1)
             await cai.client.post("/api/line/leave")
             await first(his, "delta")
+
+
+async def test_a_holder_extends_the_time_while_nobody_waits(web: Web, valkey_url: str):
+    eva, ben = [await web.member(name) for name in ("Eva", "Ben")]
+    async with scripted_node(valkey_url, Script(stall_at=5)), eva.ask() as hers:
+        await first(hers, "delta")
+        assert (await ben.client.post("/api/line/extend")).json()["error"]["code"] == "no_lease"
+        answer = await eva.client.post("/api/line/extend")
+        assert answer.status_code == 200
+        seat = answer.json()["seat"]
+        assert (seat["state"], seat["may_extend"], seat["slice_left_seconds"]) == (
+            "busy",
+            True,
+            None,
+        )
+        assert seat["certain_seconds"] > 295
+        async with ben.ask() as his:
+            await first(his, "state", rank=1)
+            refused = await eva.client.post("/api/line/extend")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "others_wait")
+            assert "waiting" in refused.json()["error"]["message"]

@@ -220,6 +220,8 @@ def check_deadlines(picture: Picture, limits_ms: dict[str, int]) -> None:
         for name, deadline in picture.zset(index).items():
             assert deadline <= now + most, (index, name)
             assert is_held or deadline > now, (index, name, now - deadline)
+    for name, at in picture.zset("leases").items():
+        assert at <= now + limits_ms["slice"], name
     for name, alive_at in picture.zset("alive").items():
         is_held = now < held + limits_ms["stuck"]
         assert is_held or alive_at > now - limits_ms["stuck"], f"{name} stands still"

@@ -20,7 +20,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from app.errors import FencedError, LineFullError, PoolEmptyError, TooManyQuestionsError
+from app.errors import (
+    FencedError,
+    LineFullError,
+    NoLeaseError,
+    OthersWaitError,
+    PoolEmptyError,
+    TooManyQuestionsError,
+)
 from app.line.line import Line
 from app.line.nodes import NodeUnknownError
 from app.line.types import CancelReason, Tier
@@ -34,6 +41,7 @@ T = TypeVar("T")
 
 LIMITS = limits(
     slice_seconds=16,
+    slice_extensions=1,
     idle_limit_seconds=6,
     reconnect_grace_seconds=14,
     claim_seconds=7,
@@ -48,6 +56,7 @@ LIMITS_MS = {
     "grace": 14_000,
     "claim": 7_000,
     "idle": 6_000,
+    "slice": 16_000,
     "dead": 5_000,
     "stop": 10_000,
     "stuck": 20_000,
@@ -160,6 +169,11 @@ class LineMachine(RuleBasedStateMachine):
         self.away |= self.hidden
         self.hidden = self.hidden | {seat} if hidden else self.hidden - {seat}
         self.run(self.hall.line.presence(seat, hidden=hidden))
+
+    @rule(seat=seats)
+    def extend(self, seat: str) -> None:
+        with suppress(NoLeaseError, OthersWaitError):
+            self.run(self.hall.line.extend(seat))
 
     # -- nodes ------------------------------------------------------------------------------------
 
