@@ -68,8 +68,8 @@ bench: $(VENV)/.dev  ## speed: decode beside llama.cpp, TTFT, delivered rate, ad
 bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
 	$(BIN)/python -m engine.bench.gpu $(ARGS)
 
-soak-line: $(VENV)/.dev  ## long random walks of the line against its promises (EXAMPLES=2000)
-	SOAK_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -q tests/app/line/test_property.py
+soak-line: $(VENV)/.dev  ## random walks of the line against its promises (STEPS=1000000: about an hour)
+	SOAK_STEPS=$(or $(STEPS),1000000) $(BIN)/python -m pytest -q tests/app/line/test_property.py
 
 screenshots: $(VENV)/.dev  ## the pictures of docs/ and README, taken from the running product
 	@sh tests/browser/ensure_chromium.sh

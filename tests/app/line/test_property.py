@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, ClassVar, TypeVar
@@ -30,11 +31,11 @@ from app.errors import (
 )
 from app.line.line import Line
 from app.line.nodes import NodeUnknownError
-from app.line.types import CancelReason, Tier
+from app.line.types import CancelReason, Place, Tier
 from app.store import keys
 from app.store.client import Store
 from tests.app.line import picture as pictures
-from tests.app.line.hall import POOL, FakeNode, Hall, limits
+from tests.app.line.hall import POOL, FakeNode, Hall, job, limits
 from tests.app.line.picture import Picture
 
 T = TypeVar("T")
@@ -75,8 +76,11 @@ SEATS: dict[str, tuple[Tier, bool]] = {
 # n2 serves two at once
 NODES = ("n1", "n2", "n2/2", "n3")
 FROZEN_US = 1_800_000_000_000_000
-SOAK = "SOAK_EXAMPLES" in os.environ
-EXAMPLES = int(os.environ.get("SOAK_EXAMPLES", "120"))
+# walks of up to 40 steps: a fixed 120 where the tests are run; in `make soak-line` new ones, until
+# so many steps were made
+EXAMPLES = 120
+SOAK_STEPS = int(os.environ.get("SOAK_STEPS", "0"))
+REFUSALS = (LineFullError, PoolEmptyError, TooManyQuestionsError)
 REASONS: tuple[CancelReason, ...] = ("stopped", "gone", "admin")
 
 seats = st.sampled_from(sorted(SEATS))
@@ -86,6 +90,7 @@ picks = st.integers(0, 30)
 
 class LineMachine(RuleBasedStateMachine):
     url: ClassVar[str]
+    steps: ClassVar[int] = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,8 +101,8 @@ class LineMachine(RuleBasedStateMachine):
         # time stands still but for what the rules do, so an example can be run again
         self.run(self.store.command("SET", keys.pool_prefix(POOL) + "frozen", FROZEN_US))
         self.hall = Hall(self.store, LIMITS)
-        # two replicas, used in turn
-        self.lines = [self.hall.line, Line(self.store, LIMITS)]
+        # three replicas, each with its own way to the store, used in turn and at once
+        self.lines = [self.hall.line, self.run(self.replica()), self.run(self.replica())]
         self.asked: list[str] = []
         self.absent: set[str] = set()
         # seats whose page is behind another, and all who may not have been looking in this step
@@ -109,6 +114,9 @@ class LineMachine(RuleBasedStateMachine):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
+
+    async def replica(self) -> Line:
+        return Line(await self.stack.enter_async_context(Store.connect(self.url)), LIMITS)
 
     def teardown(self) -> None:
         try:
@@ -128,19 +136,45 @@ class LineMachine(RuleBasedStateMachine):
     @rule(who=st.lists(seats, min_size=1, max_size=5), again=st.booleans())
     def ask(self, who: list[str], again: bool) -> None:
         for seat in who:
-            self.lines.reverse()
-            self.hall.line = self.lines[0]
+            self.next_replica()
             tier, hold = SEATS[seat]
             name = f"{seat}-{len(self.asked)}"
             try:
                 place = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
-            except (LineFullError, PoolEmptyError, TooManyQuestionsError):
+            except REFUSALS:
                 continue
             self.asked.append(name)
             self.look()
             if again:
                 second = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
                 assert (second.ticket, second.rank) == (place.ticket, place.rank)
+
+    @rule(who=st.lists(seats, min_size=2, max_size=4))
+    def ask_at_once(self, who: list[str]) -> None:
+        """Over all replicas at the same moment: their steps mix as they like."""
+        asks = {f"{seat}-{len(self.asked) + i}": seat for i, seat in enumerate(who)}
+        came = self.run(self.together(asks))
+        for name, outcome in zip(asks, came, strict=True):
+            if isinstance(outcome, Place):
+                self.asked.append(name)
+            elif not isinstance(outcome, REFUSALS):
+                raise AssertionError(f"{name} ended in {outcome!r}")
+        self.look()
+
+    async def together(self, asks: dict[str, str]) -> list[Place | BaseException]:
+        return await asyncio.gather(
+            *(
+                self.lines[i % len(self.lines)].submit(
+                    POOL, seat, job(name, hold=SEATS[seat][1]), tier=SEATS[seat][0]
+                )
+                for i, (name, seat) in enumerate(asks.items())
+            ),
+            return_exceptions=True,
+        )
+
+    def next_replica(self) -> None:
+        self.lines.append(self.lines.pop(0))
+        self.hall.line = self.lines[0]
 
     def look(self) -> None:
         """Everybody but the absent watches all of their questions while time passes."""
@@ -149,11 +183,13 @@ class LineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(pick=picks, reason=st.sampled_from(REASONS))
     def cancel(self, pick: int, reason: CancelReason) -> None:
+        self.next_replica()
         generation = self.asked[-1 - pick % len(self.asked)]
         self.run(self.hall.line.cancel(POOL, generation, reason))
 
     @rule(seat=seats)
     def leave(self, seat: str) -> None:
+        self.next_replica()
         self.run(self.hall.line.leave(seat))
 
     @rule(absent=st.sets(seats, max_size=3))
@@ -330,6 +366,7 @@ class LineMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_is_in_order(self) -> None:
+        LineMachine.steps += 1
         after = self.run(Picture.take(self.store, POOL))
         pictures.check_tickets(after)
         pictures.check_leases(after)
@@ -351,20 +388,32 @@ class LineMachine(RuleBasedStateMachine):
                 raise AssertionError(f"{name} runs {node.running} and was given more")
 
 
-# shrinking a fault to its smallest walk takes many runs
-@pytest.mark.timeout(36_000 if SOAK else 300)
-def test_the_line_keeps_its_promises_whatever_happens(valkey_url: str) -> None:
-    LineMachine.url = valkey_url
+def walk(examples: int, *, fixed: bool) -> None:
     run_state_machine_as_test(
         LineMachine,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
-            # a fixed walk where the tests are run, a new one at each `make soak-line`
-            derandomize=not SOAK,
+            derandomize=fixed,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
             phases=[Phase.generate, Phase.shrink],
             database=None,
         ),
     )
+
+
+# shrinking a fault to its smallest walk takes many runs
+@pytest.mark.timeout(100_000 if SOAK_STEPS else 300)
+def test_the_line_keeps_its_promises_whatever_happens(
+    valkey_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LineMachine.url, LineMachine.steps = valkey_url, 0
+    if not SOAK_STEPS:
+        walk(EXAMPLES, fixed=True)
+    began_s = time.monotonic()
+    # in portions: hypothesis remembers every walk of one run
+    while LineMachine.steps < SOAK_STEPS:
+        walk(500, fixed=False)
+        with capsys.disabled():
+            print(f"{LineMachine.steps:,} steps, {time.monotonic() - began_s:.0f} s", flush=True)  # noqa: T201 hours pass
