@@ -79,6 +79,9 @@ class _Models:
         # long prompts tokenised at once: more would fill the machine's threads, and its memory
         self.long_prompts = asyncio.Semaphore(LONG_PROMPTS_AT_ONCE)
 
+    def is_known(self, pool: str) -> bool:
+        return pool in self._known
+
     async def get(self, line: Line, pool: str) -> Model:
         """Raises PoolEmptyError before a node published a card, ModelUnreadableError."""
         async with self._lock:
@@ -113,12 +116,15 @@ def _models(line: Line) -> _Models:
 async def resolve_pool(line: Line, name: str | None) -> str:
     """The pool that serves model `name`; None means the first one with nodes.
 
-    Raises ModelNotFoundError, and PoolEmptyError where there is no model at all.
+    Raises ModelNotFoundError, and PoolEmptyError where there is no model at all, or where there was
+    this one: a store that lost its memory knows no pool before the nodes have come back.
     """
     pools = await line.pools()
     if name is None:
         return _first(pools)
     if not any(pool.name == name for pool in pools):
+        if not pools or _models(line).is_known(name):
+            raise PoolEmptyError(retry_after_seconds=2)
         raise ModelNotFoundError(
             f"There is no model {name[:100]!r} here. GET /v1/models lists the ones there are.",
             param="model",

@@ -133,6 +133,20 @@ async def test_pools_are_found_by_name_and_the_first_alive_is_the_default(store:
         await resolve_pool(line, "d")
 
 
+async def test_a_model_that_the_store_forgot_is_away_not_unknown(store: Store, line: Line):
+    await publish(store, card("a"))
+    await prompt.model_of(line, "a")
+    await store.command("FLUSHALL")
+    with pytest.raises(PoolEmptyError) as refused:  # another replica knows no more than this
+        await resolve_pool(line, "z")
+    assert refused.value.retry_after_seconds
+    await publish(store, card("b"))
+    with pytest.raises(PoolEmptyError):
+        await resolve_pool(line, "a")
+    with pytest.raises(ModelNotFoundError):
+        await resolve_pool(line, "z")
+
+
 @given(st.integers(1, 200), st.none() | st.integers(1, 300), st.integers(1, 300))
 def test_an_answer_never_leaves_the_context(length: int, asked: int | None, most: int):
     if length >= 100:
