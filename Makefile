@@ -11,7 +11,7 @@ INDEX  := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run dev node test check format lint types imports bench bench-gpu soak-line screenshots clean
+.PHONY: help install run dev node test check format lint types imports bench bench-gpu soak soak-line screenshots clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench: $(VENV)/.dev  ## speed: decode beside llama.cpp, TTFT, delivered rate, ad
 
 bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
 	$(BIN)/python -m engine.bench.gpu $(ARGS)
+
+soak: $(VENV)/.dev  ## ten minutes of kill -9 and SIGSTOP under load, checked against the promises (SECONDS=600 SEED=)
+	SOAK_SECONDS=$(or $(SECONDS),600) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q tests/faults/test_soak.py
 
 soak-line: $(VENV)/.dev  ## random walks of the line against its promises (STEPS=1000000: about an hour)
 	SOAK_STEPS=$(or $(STEPS),1000000) $(BIN)/python -m pytest -q tests/app/line/test_property.py

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "0"))
 SECONDS = SOAK_SECONDS or 30.0
-SEED = int(os.environ.get("SOAK_SEED", "0")) or (secrets.randbelow(10**9) if SOAK_SECONDS else 1)
+SEED = int(os.environ.get("SOAK_SEED") or "0") or (secrets.randbelow(10**9) if SOAK_SECONDS else 1)
 PEOPLE = 5
 PROGRAMS = 2
 

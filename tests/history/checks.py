@@ -16,6 +16,9 @@ Fault = tuple[int, str]
 MOST_WRITES = 4000
 # What is overdue may wait for the next portion.
 SLACK_MS = 2000
+# Watchers report at least every 5 s; after this nobody seems to be there. Who is not is called twice.
+UNWATCHED_MS = 9900
+CALLS = 2
 # The smallest share of a tier is 2 grants of 11.
 MOST_BYPASSES = 11
 
@@ -26,14 +29,17 @@ def lease_began(pool: Pool, event: e.LeaseBegan) -> Iterator[Fault]:
         yield 1, f"{event.ticket} got {event.node}, which is not there"
     elif node.state == "leased":
         yield 1, f"{event.ticket} got {event.node}, which {node.ticket} holds"
+    elif node.state == "drained":
+        yield 1, f"{event.ticket} got {event.node}, which is out of service"
     elif node.state == "stop":
         yield 1, f"{event.ticket} got {event.node}, which had not said that nothing runs"
     if ticket.state != "waiting":
         yield 3, f"{event.ticket} was {ticket.state} when it got {event.node}"
         return
-    ahead = pool.lane(ticket.lane)[0]
-    if ahead != event.ticket:
-        yield 3, f"{event.ticket} got {event.node} before {ahead}, which came first"
+    lane = pool.lane(ticket.lane)
+    for ahead in lane[: lane.index(event.ticket)]:
+        if not pool.tickets[ahead].is_called:
+            yield 3, f"{event.ticket} got {event.node} before {ahead}, which came first"
     if ticket.lane != RETURNED and pool.lane(RETURNED):
         yield 3, f"{event.ticket} got {event.node} before one whose node had failed"
 
@@ -95,9 +101,19 @@ def stood(pool: Pool, event: e.Stood) -> Iterator[Fault]:
             yield 3, f"{event.ticket} stood before {name}, which was there"
 
 
-def closed(pool: Pool, event: e.Closed) -> Iterator[Fault]:
-    """Only being away is nobody's own act; it needs a whole grace, and one after an outage."""
+def called(pool: Pool, event: e.Called) -> Iterator[Fault]:
+    """Only who is not there is passed over."""
     ticket = pool.tickets[event.ticket]
+    seen_ms = ticket.promised_until_ms - ticket.grace_ms
+    if not ticket.is_hidden and pool.now_ms - seen_ms < UNWATCHED_MS:
+        yield 3, f"{event.ticket} was passed over though somebody was there"
+
+
+def closed(pool: Pool, event: e.Closed) -> Iterator[Fault]:
+    """Only being away, or not to be found when the turn comes, is nobody's own act; it needs a whole grace, and one after an outage."""
+    ticket = pool.tickets[event.ticket]
+    if event.reason == "unclaimed" and ticket.calls < CALLS:
+        yield 3, f"{event.ticket} lost its place after {ticket.calls} calls"
     if event.reason != "away" or ticket.state != "waiting":
         return
     early_ms = ticket.promised_until_ms - pool.now_ms
@@ -155,6 +171,7 @@ CHECKS: Mapping[type, Callable[..., Iterator[Fault]]] = {
     e.Written: written,
     e.Opened: opened,
     e.Stood: stood,
+    e.Called: called,
     e.Closed: closed,
     e.Ended: ended,
     e.Pumped: pumped,

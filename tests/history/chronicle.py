@@ -65,8 +65,11 @@ def _events(word: str, key: str, words: list[str], fences: dict[str, int]) -> It
     elif word == "ZADD" and key in ("nodes", "seen"):
         kind = e.NodeReported if key == "nodes" else e.Kept
         yield kind(words[-1], int(float(words[-2])))
-    elif word == "ZREM" and key == "seen":
-        yield from (e.Unkept(ticket) for ticket in words)
+    elif word == "ZADD" and key == "claim":
+        yield e.Called(words[-1])
+    elif word == "ZREM" and key in ("seen", "claim"):
+        over = e.Unkept if key == "seen" else e.CallOver
+        yield from (over(ticket) for ticket in words)
     elif word in ("DEL", "UNLINK") and sort == "n":
         yield e.NodeGone(name)
     elif word == "SET" and key == "hold":
@@ -84,13 +87,17 @@ def _node(node: str, fields: dict[str, str]) -> Iterator[e.Event]:
             yield e.NodeFreed(node)
         case "stop":
             yield e.NodeHeldBack(node)
+        case "drained":
+            yield e.NodeDrained(node)
         case _:
             pass  # "leased" is told by the ticket
 
 
 def _ticket(ticket: str, fields: dict[str, str]) -> Iterator[e.Event]:
     if "opened_at" in fields:
-        yield e.Opened(ticket, fields["seat"], fields["tier"])
+        yield e.Opened(ticket, fields["seat"], fields["tier"], int(float(fields["grace"])))
+    if "hidden" in fields:
+        yield e.Hidden(ticket, fields["hidden"] == "1")
     match fields.get("state"):
         case "waiting":
             yield e.Stood(ticket, fields["lane"], int(fields["seq"]))

@@ -70,6 +70,13 @@ class NodeHeldBack:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """Taken out of service; nothing runs on it."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeGone:
     node: str
 
@@ -81,6 +88,7 @@ class Opened:
     ticket: str
     seat: str
     tier: str
+    grace_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,28 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class Unkept:
     """A ticket need not be watched (it rests on a node), or nobody did."""
+
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Its page is in front of nobody (or is again)."""
+
+    ticket: str
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Its turn has come and nobody seems to be there: the node goes to the next meanwhile."""
+
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallOver:
+    """Answered, or not."""
 
     ticket: str
 
@@ -159,8 +189,8 @@ class Ended:
 
 
 Event = (
-    Limits | Outage | Forgot | Now | Pumped | NodeCame | NodeReported | NodeFreed | NodeHeldBack | NodeGone
-    | Opened | Stood | Kept | Unkept | LeaseBegan | Closed | Asked | Given | TakenBack | Written | Ended
+    Limits | Outage | Forgot | Now | Pumped | NodeCame | NodeReported | NodeFreed | NodeHeldBack | NodeDrained
+    | NodeGone | Opened | Stood | Kept | Unkept | Hidden | Called | CallOver | LeaseBegan | Closed | Asked | Given | TakenBack | Written | Ended
 )  # fmt: skip
 
 

@@ -23,12 +23,16 @@ class Ticket:
     # must be watched again by then; and what that was last
     kept_until_ms: float = math.inf
     promised_until_ms: float = -math.inf
+    grace_ms: int = 0
+    is_hidden: bool = False
+    is_called: bool = False
+    calls: int = 0
 
 
 @dataclass(slots=True)
 class Node:
     boot: str
-    state: Literal["stop", "idle", "leased"] = "stop"
+    state: Literal["stop", "idle", "leased", "drained"] = "stop"
     ticket: str = ""
     until_ms: int = 0
 
@@ -117,12 +121,30 @@ class Pool:
         self.nodes[event.node].state, self.nodes[event.node].ticket = "stop", ""
 
     @see.register
+    def _drained(self, event: e.NodeDrained) -> None:
+        self.nodes[event.node].state, self.nodes[event.node].ticket = "drained", ""
+
+    @see.register
+    def _hidden(self, event: e.Hidden) -> None:
+        self.tickets[event.ticket].is_hidden = event.hidden
+
+    @see.register
+    def _called(self, event: e.Called) -> None:
+        self.tickets[event.ticket].is_called = True
+        self.tickets[event.ticket].calls += 1
+
+    @see.register
+    def _call_over(self, event: e.CallOver) -> None:
+        if event.ticket in self.tickets:
+            self.tickets[event.ticket].is_called = False
+
+    @see.register
     def _gone(self, event: e.NodeGone) -> None:
         self.nodes.pop(event.node, None)
 
     @see.register
     def _opened(self, event: e.Opened) -> None:
-        self.tickets[event.ticket] = Ticket(event.seat)
+        self.tickets[event.ticket] = Ticket(event.seat, grace_ms=event.grace_ms)
 
     @see.register
     def _stood(self, event: e.Stood) -> None:

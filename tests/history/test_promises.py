@@ -121,6 +121,17 @@ DOCTORED: dict[str, tuple[int, Sequence[e.Event]]] = {
             e.LeaseBegan("tb", "n1"), e.Closed("tc", "left"),
         ),
     ),
+    "a node out of service": (1, swapped(FREED, e.NodeDrained("n1"))),
+    "one who is there and is passed over": (
+        3, swapped(e.Pumped(3, 9), e.Called("tb"), e.CallOver("tb"), e.Pumped(3, 9)),
+    ),
+    "a place lost after one call": (
+        3,
+        swapped(
+            e.LeaseBegan("tb", "n1"), e.Hidden("tb", True), e.Called("tb"), e.Closed("tb", "unclaimed"),
+            e.LeaseBegan("tb", "n1"),
+        ),
+    ),
     "a place lost before its grace": (
         3,
         swapped(e.LeaseBegan("tb", "n1"), e.Closed("tb", "away"), e.LeaseBegan("tb", "n1")),
@@ -159,6 +170,16 @@ DOCTORED: dict[str, tuple[int, Sequence[e.Event]]] = {
 def test_a_breach_in_the_store_is_found(kind: str) -> None:
     promise, events = DOCTORED[kind]
     assert promise in found(history(events)), breaches(history(events))
+
+
+def test_who_is_not_there_may_be_passed_over_and_keeps_the_place() -> None:
+    events = swapped(
+        e.LeaseBegan("tb", "n1"), e.Opened("tc", "cid", "browser", 1000),
+        e.Stood("tc", "browser", 3), e.Hidden("tb", True), e.Called("tb"),
+        e.LeaseBegan("tc", "n1"), e.Closed("tc", "left"), e.NodeFreed("n1"),
+        e.Hidden("tb", False), e.CallOver("tb"), e.LeaseBegan("tb", "n1"),
+    )  # fmt: skip
+    assert breaches(history(events)) == []
 
 
 def test_a_tier_that_is_passed_over_for_ever_is_found() -> None:
