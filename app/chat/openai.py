@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from starlette.responses import JSONResponse
 
 from app.accounts.caller import Caller, api_caller, counted_api_caller
@@ -21,7 +21,7 @@ from app.chat.openai_answer import FAREWELL, Completion, ServerStoppingError
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
 from app.chat.sse import Body, SseResponse, stop_grace_over
 from app.chat.turn import Ask, Submitted, abandoning, submit
-from app.errors import ModelNotFoundError
+from app.errors import InvalidRequestError, ModelNotFoundError
 from app.parts import Parts, get_parts
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -29,6 +29,9 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 CallerOf = Annotated[Caller, Depends(api_caller)]
 CountedOf = Annotated[Caller, Depends(counted_api_caller)]
 PartsOf = Annotated[Parts, Depends(get_parts)]
+_SESSION = r"^[A-Za-z0-9._-]{1,64}$"
+SessionHeader = Annotated[str | None, Header(pattern=_SESSION)]
+SessionName = Annotated[str, Path(pattern=_SESSION)]
 # nobody reads it; the code is nginx's for "the client closed the request"
 CLIENT_CLOSED = 499
 
@@ -62,9 +65,11 @@ async def complete(
     caller: CountedOf,
     parts: PartsOf,
     x_baton_comments: Annotated[str | None, Header()] = None,
+    x_baton_session: SessionHeader = None,
 ) -> Response:
     """Streaming or blocking. `X-Baton-Comments: off` leaves out the comments that keep a waiting
-    stream alive, for clients that cannot skip them."""
+    stream alive, for clients that cannot skip them. `X-Baton-Session` keeps the node between
+    requests of one name; `end` gives it back after this one."""
     refuse_unsupported(body, most_messages=parts.settings.max_messages)
     ask = Ask(
         generation=uuid4().hex,
@@ -73,7 +78,14 @@ async def complete(
         settings=body.for_answer(),
         source="api",
         hold=False,
+        session=x_baton_session or "",
     )
+    if caller.origin is not None and x_baton_session is not None:
+        raise InvalidRequestError(
+            "All scripts of a site share its publishable key's one seat, so none may keep the node. "
+            "Leave X-Baton-Session out, or use a secret key on your server.",
+            param="X-Baton-Session",
+        )
     if caller.origin is not None:
         await admit(parts, caller)
     submitted = await submit(parts, caller, ask)
@@ -93,6 +105,12 @@ async def complete(
     return SseResponse(
         open_body, parts.settings, comments=x_baton_comments != "off", farewell=FAREWELL
     )
+
+
+@router.delete("/sessions/{name}", status_code=204)
+async def end_session(name: SessionName, caller: CallerOf, parts: PartsOf) -> None:
+    """Give back the node that a session keeps. A session that is over already is no fault."""
+    await parts.line.end_session(caller.seat, name)
 
 
 async def _whole(

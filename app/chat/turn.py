@@ -52,6 +52,8 @@ class Ask:
     source: TurnSource
     # keep the lease after the answer
     hold: bool
+    # see `Job.session`
+    session: str = ""
     # kept in SQL for chat turns only
     question: str = ""
     conversation_id: str | None = None
@@ -82,7 +84,7 @@ async def submit(parts: Parts, caller: Caller, ask: Ask) -> Submitted:
     )
     if turn is None:
         turn = await history.begin(parts.database, caller, _new_turn(ask, pool, work))
-    job = Job(ask.generation, work.to_bytes(), hold=ask.hold)
+    job = Job(ask.generation, work.to_bytes(), hold=ask.hold, session=ask.session)
     try:
         await parts.line.submit(pool, caller.seat, job, tier=caller.tier)
     except StoreUnavailableError:

@@ -92,6 +92,7 @@ class Line:
             round(grace_seconds * 1000),
             self._settings.max_waiting,
             self._settings.max_questions_per_seat,
+            job.session,
         )
 
     async def _claim(self, pool: str, seat: str, join: str) -> None:
@@ -161,6 +162,12 @@ class Line:
         """Give up the seat's place or lease, with all its unanswered questions, in whatever pool."""
         for pool in await self._pool_names():
             await self._run(operations.LEAVE, pool, seat)
+
+    async def end_session(self, seat: str, session: str) -> None:
+        """Give back what the seat's session keeps; a session that is over already is no fault."""
+        claim: bytes | None = await self._store.command("HGET", keys.seat_claim(seat), "pool")
+        if claim is not None:
+            await self._run(operations.END_SESSION, claim.decode(), seat, session)
 
     async def extend(self, seat: str) -> None:
         """A new slice from now on for the seat's lease, and the idle limit anew: at any time while

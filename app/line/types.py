@@ -20,6 +20,8 @@ class Job:
     payload: bytes
     # True: keep the lease after the answer (a browser); False: give it back at once (the API)
     hold: bool
+    # keep the lease between a program's requests of this name; "end": give it back after this one
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

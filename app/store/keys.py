@@ -10,7 +10,8 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     granted | ended, hold, grace (ms), opened_at,
                                     hidden (1: its page is not in front), program
                                     (1: an API call waits), calls (to the turn, in
-                                    vain),
+                                    vain), session (of a program that keeps the
+                                    lease),
                                     claimed_at, node, fence, granted_at,
                                     generation (running),
                                     slice_until, extended (times while others
@@ -52,8 +53,9 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     node -> when it is given up (ms)
     inbox:<node>            list    doorbell of the node: "job", "cancel"          60 s
     g:<generation>          hash    state queued | assigned | ended, ticket,       stream_keep_seconds
-                                    seat, hold, payload, fence (0: nobody may      after its end
-                                    append), node, queued_at, assigned_at, cancel,
+                                    seat, hold, session, payload,                  after its end
+                                    fence (0: nobody may append), node,
+                                    queued_at, assigned_at, cancel,
                                     ended_at, tries (nodes that fetched it
                                     and did not give it back),
                                     length (entries in the stream when assigned),

@@ -184,8 +184,9 @@ local function end_lease(ticket, reason)
   free_node(node)
   if #jobs > 0 then
     local new = open_ticket(seat, field(key, 'tier'), field(key, 'hold'), field(key, 'grace'))
-    redis.call('HSET', p .. 't:' .. new, 'hidden', field(key, 'hidden'), 'program',
-      field(key, 'program'))
+    for _, name in ipairs({'hidden', 'program', 'session'}) do
+      redis.call('HSET', p .. 't:' .. new, name, field(key, name))
+    end
     for _, gen in ipairs(jobs) do
       redis.call('RPUSH', p .. 'j:' .. new, gen)
       redis.call('HSET', p .. 'g:' .. gen, 'ticket', new)
@@ -203,6 +204,11 @@ local function take_back(ticket, reason)
   redis.call('HSET', t, 'node', '', 'generation', '', 'fence', '', 'ending', '', 'granted_at', '',
     'slice_until', '')
   stand(ticket, 'r')
+end
+
+-- A lease that outlives its answers: somebody at a page has it, or a session of a program.
+local function is_kept(ticket)
+  return field(p .. 't:' .. ticket, 'hold') == '1' or field(p .. 't:' .. ticket, 'session') ~= ''
 end
 
 -- Nothing runs on the leased node any more and its question has ended: what comes next?
@@ -223,7 +229,7 @@ local function settle(node)
   if ending ~= '' then return end_lease(ticket, ending) end
   local gen = next_job(ticket)
   if gen then return assign(ticket, node, gen) end
-  if field(t, 'hold') ~= '1' then return end_lease(ticket, 'finished') end
+  if not is_kept(ticket) then return end_lease(ticket, 'finished') end
   redis.call('ZREM', p .. 'seen', ticket)
   redis.call('ZADD', p .. 'rest', int(now + limits.idle), ticket)
   changed = true

@@ -5,6 +5,11 @@
 local gen, reason = ARGV[2], ARGV[3]
 local g = p .. 'g:' .. gen
 local state, ticket = field(g, 'state'), field(g, 'ticket')
+-- a program that hangs up is gone, and so is what it kept the node for
+local session = reason == 'gone' and state ~= 'ended' and field(g, 'session') or ''
+if session ~= '' and field(p .. 't:' .. ticket, 'session') == session then
+  redis.call('HSET', p .. 't:' .. ticket, 'session', '')
+end
 if state == 'queued' then
   local code = CALLED_OFF[reason]
   -- its asker knows that it never began: whoever stops or hangs up has simply left

@@ -1,6 +1,6 @@
 -- Put one question into the line, or behind its seat's own, or straight onto its seat's lease.
 -- KEYS[1] pool prefix. ARGV: limits, generation, seat, tier, hold (1 | 0), payload,
--- grace of this caller (ms), max_waiting, max_questions.
+-- grace of this caller (ms), max_waiting, max_questions, session ('': none, "end": over with this).
 -- Result: {"ok", shared, place} | {"foreign"} | {"empty"} | {"questions"} | {"full", shared}
 
 local gen, seat, tier, hold, payload = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -36,8 +36,13 @@ else
   ticket = open_ticket(seat, tier, hold, grace)
 end
 
+local session = ARGV[10]
+if session ~= '' then
+  redis.call('HSET', p .. 't:' .. ticket, 'session', session ~= 'end' and session or '')
+end
 if tier == 'api' then redis.call('HSET', p .. 't:' .. ticket, 'program', '1') end
 redis.call('HSET', p .. 'g:' .. gen, 'state', 'queued', 'ticket', ticket, 'seat', seat, 'hold', hold,
+  'session', session,
   'payload', payload, 'fence', '0', 'node', '', 'queued_at', int(now))
 local t = p .. 't:' .. ticket
 if field(t, 'state') == 'granted' and field(t, 'generation') == '' then

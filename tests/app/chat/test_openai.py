@@ -14,7 +14,8 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 from sqlalchemy import select
 
-from app.accounts.models import Turn
+from app.accounts.caller import user_seat
+from app.accounts.models import Turn, User
 from app.chat.sql import session_of
 from app.node.kinds.scripted import Script
 from tests.app.serving import Member, Web, first, scripted_node
@@ -342,3 +343,62 @@ async def test_a_model_without_node_and_waiters_is_not_listed(
         assert [model["id"] for model in listed] == ["scripted"]
     assert (await api.get("/v1/models")).json()["data"] == []
     assert (await api.get("/v1/models/scripted")).status_code == 404
+
+
+async def test_a_session_keeps_the_node_and_what_it_has_read(
+    web: Web, eva: Member, valkey_url: str
+):
+    async with (
+        scripted_node(valkey_url, Script(text="Yes.")),
+        official(web, await eva.key()) as client,
+    ):
+        cached: list[int] = []
+        messages = list(ASKED)
+        for session in ("report-7", "report-7", "end"):
+            assert (await web.parts.line.seat(await seat_of(eva))).state == (
+                "holding" if cached else "none"
+            )
+            answer = await client.chat.completions.create(
+                model="scripted", messages=messages, extra_headers={"X-Baton-Session": session}
+            )
+            usage = answer.usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            cached.append(usage.prompt_tokens_details.cached_tokens or 0)
+            messages += [
+                {"role": "assistant", "content": answer.choices[0].message.content},
+                {"role": "user", "content": "And then?"},
+            ]
+        assert cached[0] == 0
+        assert cached[2] > cached[1] > 0
+        await until(lambda: idle(web), what="the node is given back")
+
+
+async def test_a_session_is_ended_by_its_name(web: Web, api: httpx.AsyncClient, valkey_url: str):
+    async with scripted_node(valkey_url, Script(text="Yes.")):
+        headers = {"X-Baton-Session": "mine"}
+        answer = await api.post("/v1/chat/completions", json=body(), headers=headers)
+        assert answer.status_code == 200
+
+        async def held() -> bool:
+            return not await idle(web)
+
+        await until(held)
+        assert (await api.delete("/v1/sessions/mine")).status_code == 204
+        assert await idle(web)
+        assert (await api.delete("/v1/sessions/mine")).status_code == 204
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x" * 65, "ü"])
+async def test_a_sessions_name_is_short_and_plain(web: Web, api: httpx.AsyncClient, name: str):
+    headers = {b"X-Baton-Session": name.encode()}
+    answer = await api.post("/v1/chat/completions", json=body(), headers=headers)
+    assert answer.status_code == 400
+    assert "session" in answer.json()["error"]["message"]
+
+
+async def seat_of(member: Member) -> str:
+    async with session_of(member.web.parts.database) as session:
+        user = await session.scalar(select(User))
+    assert user is not None
+    return user_seat(user.id)

@@ -30,8 +30,9 @@ def limits(**changes: float) -> Settings:
     return Settings.model_validate({"stuck_seconds": 3600, **changes})
 
 
-def job(generation: str, *, hold: bool = True) -> Job:
-    return Job(generation=generation, payload=f"work {generation}".encode(), hold=hold)
+def job(generation: str, *, hold: bool = True, session: str = "") -> Job:
+    payload = f"work {generation}".encode()
+    return Job(generation=generation, payload=payload, hold=hold, session=session)
 
 
 @dataclass(eq=False)

@@ -206,6 +206,21 @@ class LineMachine(RuleBasedStateMachine):
         self.hidden = self.hidden | {seat} if hidden else self.hidden - {seat}
         self.run(self.hall.line.presence(seat, hidden=hidden))
 
+    @rule(seat=st.sampled_from(["bot", "bot2", "ann"]), session=st.sampled_from(["s", "end"]))
+    def call_in_a_session(self, seat: str, session: str) -> None:
+        name = f"{seat}-{len(self.asked)}"
+        asked = job(name, hold=False, session=session)
+        try:
+            self.run(self.hall.line.submit(POOL, seat, asked, tier="api"))
+        except (LineFullError, PoolEmptyError, TooManyQuestionsError):
+            return
+        self.asked.append(name)
+        self.look()
+
+    @rule(seat=seats)
+    def end_session(self, seat: str) -> None:
+        self.run(self.hall.line.end_session(seat, "s"))
+
     @rule(seat=seats)
     def extend(self, seat: str) -> None:
         with suppress(NoLeaseError, OthersWaitError):
