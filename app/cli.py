@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from app.node import commands as node_commands
+from app.node.commands import RedisUrl
 from app.options import DataFolder, refuse, settings_from
 
 _ACCOUNTS = ("user", "key")
@@ -46,6 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+app.add_typer(node_commands.app, name="node")
 
 Kind = Annotated[
     str, typer.Option(help="What the node is made of: local (our engine) or scripted (no model).")
@@ -71,6 +74,12 @@ Threads = Annotated[
         min=1,
         help="Processor threads of each node's engine. [default: one node: the engine's own choice; "
         "several: they share all cores but one]",
+    ),
+]
+Slots = Annotated[
+    int,
+    typer.Option(
+        min=1, max=32, help="How many each node serves at once. A node of our own engine serves one."
     ),
 ]
 Host = Annotated[
@@ -116,6 +125,7 @@ def serve(
     level: Level = "auto",
     device: Device = "auto",
     threads: Threads = None,
+    slots: Slots = 1,
     data_folder: DataFolder = None,
 ) -> None:
     """Run everything on this machine: store, nodes and web, watched and stopped in order.
@@ -125,8 +135,9 @@ def serve(
     from app.serve import ServeOptions, run_serve
 
     settings = settings_from(host=host, port=port, data_folder=data_folder)
-    _check_kind(kind)
-    node_arguments = ["--kind", kind, "--model", model, "--level", level]
+    _check_kind(kind, slots)
+    node_arguments = ["--slots", str(slots)]
+    node_arguments += ["--kind", kind, "--model", model, "--level", level]
     if threads is None and nodes > 1:
         # engines that each take every core would only wait for each other; the web needs one too
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // nodes)
@@ -153,8 +164,9 @@ def web(
     raise typer.Exit(run_web(settings, listener_fd))
 
 
-@app.command()
+@node_commands.app.callback(invoke_without_command=True)
 def node(
+    context: typer.Context,
     pool: Annotated[
         str | None,
         typer.Option(help="The line that this node serves. [default: the model's name]"),
@@ -172,13 +184,8 @@ def node(
     level: Level = "auto",
     device: Device = "auto",
     threads: Threads = None,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(
-            help="The store. A password is better given by BATON_REDIS_URL: others can read "
-            "a command line. [default: BATON_REDIS_URL, or the store in the data folder]"
-        ),
-    ] = None,
+    slots: Slots = 1,
+    redis_url: RedisUrl = None,
     data_folder: DataFolder = None,
     tokens_per_second: Annotated[
         float, typer.Option(min=0.01, help="Scripted: speed of the answer.")
@@ -203,14 +210,19 @@ def node(
     ] = None,
     seed: Annotated[int, typer.Option(help="Scripted: chooses the sizes of the steps.")] = 0,
 ) -> None:
-    """Run one node. It dials out to the store and needs no open port."""
+    """Run one node. It dials out to the store and needs no open port.
+
+    With a command, look after the nodes there are instead.
+    """
+    if context.invoked_subcommand is not None:
+        return
     from app.node.kinds import KindOptions
     from app.node.kinds.local import LocalModel
     from app.node.kinds.scripted import Script
     from app.node.run import NodeOptions, run_node
 
     settings = settings_from(redis_url=redis_url, data_folder=data_folder)
-    _check_kind(kind)
+    _check_kind(kind, slots)
     script = Script(
         model=model_name or "scripted",
         tokens_per_second=tokens_per_second,
@@ -225,7 +237,7 @@ def node(
     if pool is not None and not re.fullmatch(r"[\w.:-]{1,200}", pool):
         refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
     kinds = KindOptions(LocalModel(model, level, device, threads, model_name), script)
-    raise typer.Exit(run_node(NodeOptions(kind, pool, name, kinds), settings))
+    raise typer.Exit(run_node(NodeOptions(kind, pool, name, slots, kinds), settings))
 
 
 @app.command()
@@ -252,11 +264,13 @@ def bench(
         refuse(str(error))
 
 
-def _check_kind(kind: str) -> None:
-    from app.node.kinds import NODE_KINDS
+def _check_kind(kind: str, slots: int) -> None:
+    from app.node.kinds import BATCHING_KINDS, NODE_KINDS
 
     if kind not in NODE_KINDS:
         refuse(f"There is no node kind {kind!r}. Choose {' or '.join(NODE_KINDS)}.")
+    if slots > 1 and kind not in BATCHING_KINDS:
+        refuse(f"A {kind} node serves one at a time; leave --slots out.")
 
 
 def main() -> None:

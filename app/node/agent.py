@@ -36,7 +36,7 @@ LAST_SECONDS = 2.0
 
 
 class Agent:
-    """One node of one pool. The kind is open; `card` is its model card as bytes."""
+    """One node of one pool, or one slot of it. The kind is open; `card` is its model card as bytes."""
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class Agent:
                 group.create_task(self._heart.watch(), name="lifeline"),
                 group.create_task(self._listen(), name="doorbell"),
                 group.create_task(self._watch_engine(), name="watchdog"),
+                group.create_task(self._say_that_it_goes(), name="farewell"),
             ]
             await self._work()
             for helper in helpers:
@@ -218,6 +219,14 @@ class Agent:
         await self._kind.forget()
         self._post.kept_seat = None
         self._post.must_forget = False
+
+    async def _say_that_it_goes(self) -> None:
+        """While the last answer may still finish, the line gives nothing new and tells its holder."""
+        await self._stopping.wait()
+        try:
+            await self._desk.drain(self._info.id, self._info.boot)
+        except StoreUnavailableError:
+            log.warning("could not say that it will go", node=self._info.id)
 
     async def _leave(self) -> None:
         try:

@@ -8,8 +8,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -41,6 +41,8 @@ class NodeOptions:
     pool: str | None = None
     # public name, one of a kind in its pool; None: the host's, with an id of its own at each start
     name: str | None = None
+    # how many it serves at once, where the kind can
+    slots: int = 1
     kinds: KindOptions = field(default_factory=KindOptions)
 
 
@@ -60,11 +62,17 @@ def run_node(options: NodeOptions, settings: Settings) -> int:
         taken = group.subgroup(NameTakenError)
         if taken is None:
             raise
-        return _refuse(taken.exceptions[0], EXIT_NAME_TAKEN)
+        return _refuse(_first(taken), EXIT_NAME_TAKEN)
     return 0
 
 
-def _refuse(error: Exception, code: int = EXIT_CONFIGURATION) -> int:
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _refuse(error: BaseException, code: int = EXIT_CONFIGURATION) -> int:
     print(f"baton node: {error}", file=sys.stderr, flush=True)  # noqa: T201 for the terminal
     return code
 
@@ -76,8 +84,8 @@ async def _serve(options: NodeOptions, settings: Settings) -> None:
             f"There is no store in {settings.data_folder}. Start `baton serve` on this machine first, "
             "or name a Redis or Valkey with --redis-url."
         )
-    kind = NODE_KINDS[options.kind](options.kinds)
-    card = await _open(kind)
+    slots = [NODE_KINDS[options.kind](options.kinds) for _ in range(options.slots)]
+    card = await _open(slots)
     if card is None:
         return
     pool = options.pool or pool_name(card.name)
@@ -85,22 +93,34 @@ async def _serve(options: NodeOptions, settings: Settings) -> None:
     log.info(
         "node",
         node=info.id, pool=pool, kind=info.kind, model=card.name, hardware=info.hardware,
-        context_tokens=card.context_tokens, numerics=card.numerics,
+        context_tokens=card.context_tokens, numerics=card.numerics, slots=options.slots,
     )  # fmt: skip
     async with Store.connect(url) as store:
         desk, writer = NodeDesk(store, pool, settings), RelayWriter(store, pool)
-        agent = Agent(desk, writer, kind, info, settings, card_to_bytes(card))
+        agents = [
+            Agent(desk, writer, kind, _slot(info, number), settings, card_to_bytes(card))
+            for number, kind in enumerate(slots, 1)
+        ]
 
         def stop() -> None:
-            agent.stop()
+            for agent in agents:
+                agent.stop()
             exit_within(settings.shutdown_grace_seconds + 3 * LAST_SECONDS, 1)
 
         _on_signals(stop)
-        await agent.run()
-    await kind.close()
+        async with asyncio.TaskGroup() as group:
+            for agent in agents:
+                group.create_task(agent.run(), name="agent")
+    for kind in slots:
+        await kind.close()
 
 
-async def _open(kind: NodeKind) -> ModelCard | None:
+def _slot(info: NodeInfo, number: int) -> NodeInfo:
+    """Each slot stands in the line by itself: with a lease, fences and an inbox of its own."""
+    return info if number == 1 else replace(info, id=f"{info.id}/{number}")
+
+
+async def _open(slots: Sequence[NodeKind]) -> ModelCard | None:
     """Load; None when told to stop meanwhile. Raises EngineError."""
     stopped = asyncio.Event()
 
@@ -110,8 +130,8 @@ async def _open(kind: NodeKind) -> ModelCard | None:
         exit_within(0.5, 0)
 
     _on_signals(stop)
-    card = await kind.open()
-    return None if stopped.is_set() else card
+    cards = [await kind.open() for kind in slots]
+    return None if stopped.is_set() else cards[0]
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

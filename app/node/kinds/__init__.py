@@ -26,6 +26,10 @@ def _scripted(options: KindOptions) -> NodeKind:
     return ScriptedKind(options.script)
 
 
+# Those that can serve several at once. Each slot is an instance of its own; what they share (a model, a
+# connection), the kind shares among its instances.
+BATCHING_KINDS = frozenset({"scripted"})
+
 NODE_KINDS: Mapping[str, Callable[[KindOptions], NodeKind]] = {
     "local": _local,
     "scripted": _scripted,

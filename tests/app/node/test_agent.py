@@ -7,7 +7,7 @@ import time
 from app.node.kinds import scripted_model
 from app.node.kinds.scripted import Script, ScriptedKind
 from app.store.client import Store
-from tests.app.node.desk import Place, text_of, tokens_of, work
+from tests.app.node.desk import POOL, Place, text_of, tokens_of, work
 from tests.waiting import until
 
 FAST = Script(tokens_per_second=5000, prefill_ms_per_token=0)
@@ -168,3 +168,19 @@ async def test_the_kind_forgets_a_seat_soon_after_its_lease(store: Store):
         assert kind.keeps_something
         await place.line.leave("u:1")
         await until(lambda: not kind.keeps_something, what="forgotten")
+
+
+async def test_a_node_that_is_told_to_stop_says_so_while_its_answer_may_finish(store: Store):
+    place = Place.on(store, shutdown_grace_seconds=30)
+    async with place.node(SLOW) as agent:
+        generation = await place.ask(work(max_tokens=10_000), hold=True)
+        await place.writing(generation)
+        agent.stop()
+
+        async def is_drained() -> bool:
+            places = await place.line.places(POOL, [generation], watched=True)
+            return places[generation].drained
+
+        await until(is_drained, what="its holder hears of it")
+        # the first stop alone would let the answer run on
+        assert not any(entry.is_last for entry in await place.entries(generation))

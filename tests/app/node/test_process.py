@@ -70,7 +70,7 @@ async def test_a_node_that_was_stopped_and_wakes_up_adds_nothing(store: Store, v
 
 
 async def _nodes(place: Place, count: int) -> bool:
-    return (await place.line.pools())[0].idle_nodes == count
+    return [pool.idle_nodes for pool in await place.line.pools()] == [count]
 
 
 async def test_what_a_killed_node_wrote_is_kept_if_no_other_comes(store: Store, valkey_url: str):
@@ -131,3 +131,26 @@ async def test_without_a_store_it_says_so_once_keeps_trying_and_still_stops(tmp_
         said.append(await node.stderr.read())
     assert b"".join(said).count(b"out of reach") == 1
     assert b"Traceback" not in b"".join(said)
+
+
+async def test_a_node_with_two_slots_answers_two_at_once(store: Store, valkey_url: str):
+    place = Place.on(store)
+    async with process(valkey_url, "wide", "--slots", "2", "--stall-at", "5") as node:
+        await until(lambda: _nodes(place, 2), within_seconds=30, what="both slots")
+        asked = [await place.ask(work(), seat=f"u:{number}") for number in (1, 2)]
+
+        async def both_write() -> bool:
+            return all([await _written(place, generation, 5) for generation in asked])
+
+        await until(both_write, what="five tokens of each")
+        views = await place.line.nodes(POOL)
+        assert [(view.id, view.slots, view.busy_slots) for view in views] == [("wide", 2, 2)]
+        # both answers move, and both slots say goodbye
+        node.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await node.wait() == 0
+    assert await place.line.nodes(POOL) == []
+    async with process(valkey_url, "other", "--slots", "2", "--tokens-per-second", "5000"):
+        for generation in asked:
+            entries = await place.ended(generation, within_seconds=60)
+            assert tokens_of(entries) == EXPECTED[:50]

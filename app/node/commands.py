@@ -1,0 +1,111 @@
+"""`baton node list | drain | undrain`: the nodes, for whoever operates them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.errors import StoreUnavailableError
+from app.options import DataFolder, refuse, settings_from
+
+if TYPE_CHECKING:
+    from app.line.line import Line
+    from app.line.types import NodeView
+    from app.settings import Settings
+
+app = typer.Typer(
+    help="Run one node, or look after the nodes there are.",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="The store. A password is better given by BATON_REDIS_URL: others can read "
+        "a command line. [default: BATON_REDIS_URL, or the store in the data folder]"
+    ),
+]
+Name = Annotated[str, typer.Argument(help="The node, as `baton node list` shows it.")]
+Pool = Annotated[str | None, typer.Option(help="Its line, where several have a node of that name.")]
+
+
+@app.command("list")
+def show(redis_url: RedisUrl = None, data_folder: DataFolder = None) -> None:
+    """Show all nodes: their lines, what they are, and whether they take work."""
+    settings = settings_from(redis_url=redis_url, data_folder=data_folder)
+
+    async def work(line: Line) -> None:
+        for pool, node in await _all(line):
+            state = "drained" if node.drained else "serving"
+            slots = f"{node.busy_slots} of {node.slots} busy"
+            typer.echo("\t".join((pool, node.id, state, slots, node.kind, node.hardware)))
+
+    _with_line(settings, work)
+
+
+@app.command()
+def drain(
+    name: Name, pool: Pool = None, redis_url: RedisUrl = None, data_folder: DataFolder = None
+) -> None:
+    """Take a node out of service: its answer may finish, and it gets nothing new.
+
+    It stays out, over restarts too, until `baton node undrain`.
+    """
+    _move(settings_from(redis_url=redis_url, data_folder=data_folder), name, pool, out=True)
+    typer.echo(f"{name} gets nothing new. A running answer may finish; see baton node list.")
+
+
+@app.command()
+def undrain(
+    name: Name, pool: Pool = None, redis_url: RedisUrl = None, data_folder: DataFolder = None
+) -> None:
+    """Take a node back into service."""
+    _move(settings_from(redis_url=redis_url, data_folder=data_folder), name, pool, out=False)
+    typer.echo(f"{name} serves again.")
+
+
+def _move(settings: Settings, name: str, pool: str | None, *, out: bool) -> None:
+    async def work(line: Line) -> None:
+        nodes = await _all(line)
+        pools = [its for its, node in nodes if node.id == name and pool in (None, its)]
+        if not pools and pool is not None and not out:
+            # it may be away, and still be marked
+            pools = [pool]
+        if not pools:
+            known = ", ".join(sorted({node.id for _, node in nodes})) or "none"
+            refuse(f"There is no node {name!r} now. There are: {known}.")
+        if len(pools) > 1:
+            refuse(f"Several lines have a node {name!r}: {', '.join(pools)}. Name one by --pool.")
+        await line.drain(pools[0], name, out=out)
+
+    _with_line(settings, work)
+
+
+async def _all(line: Line) -> list[tuple[str, NodeView]]:
+    """All nodes with their pools."""
+    pools = await line.pools()
+    return [(pool.name, node) for pool in pools for node in await line.nodes(pool.name)]
+
+
+def _with_line(settings: Settings, work: Callable[[Line], Awaitable[None]]) -> None:
+    """Run `work`; a store that is not there is one sentence."""
+    from app.line.line import Line
+    from app.store.client import Store
+    from app.store.embedded import find_embedded
+
+    url = settings.redis_url or find_embedded(settings.data_folder)
+    if url is None:
+        refuse(f"There is no store in {settings.data_folder}. Name the running one by --data-folder.")
+
+    async def run() -> None:
+        async with Store.connect(url) as store:
+            await work(Line(store, settings))
+
+    try:
+        asyncio.run(run())
+    except StoreUnavailableError as error:
+        refuse(f"The store cannot be reached: {error.__cause__ or error}")
