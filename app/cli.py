@@ -79,7 +79,9 @@ Threads = Annotated[
 Slots = Annotated[
     int,
     typer.Option(
-        min=1, max=32, help="How many each node serves at once. A node of our own engine serves one."
+        min=1,
+        max=32,
+        help="How many each node serves at once. A node of our own engine serves one.",
     ),
 ]
 Host = Annotated[

@@ -99,7 +99,9 @@ def _with_line(settings: Settings, work: Callable[[Line], Awaitable[None]]) -> N
 
     url = settings.redis_url or find_embedded(settings.data_folder)
     if url is None:
-        refuse(f"There is no store in {settings.data_folder}. Name the running one by --data-folder.")
+        refuse(
+            f"There is no store in {settings.data_folder}. Name the running one by --data-folder."
+        )
 
     async def run() -> None:
         async with Store.connect(url) as store:

@@ -66,13 +66,12 @@ def run_node(options: NodeOptions, settings: Settings) -> int:
     return 0
 
 
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _first(group: ExceptionGroup[NameTakenError]) -> NameTakenError:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, ExceptionGroup) else inner
 
 
-def _refuse(error: BaseException, code: int = EXIT_CONFIGURATION) -> int:
+def _refuse(error: Exception, code: int = EXIT_CONFIGURATION) -> int:
     print(f"baton node: {error}", file=sys.stderr, flush=True)  # noqa: T201 for the terminal
     return code
 
