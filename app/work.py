@@ -6,11 +6,13 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import orjson
 
-from engine.types import SamplingParams
+from engine.types import Grammar, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class Work:
             model=data["model"],
             prompt_ids=tuple(data["prompt_ids"]),
             max_tokens=data["max_tokens"],
-            sampling=SamplingParams(**data["sampling"]),
+            sampling=_sampling(data["sampling"]),
             stop=tuple(data["stop"]),
         )
+
+
+def _sampling(data: Mapping[str, Any]) -> SamplingParams:
+    """JSON knows neither tuples nor classes."""
+    fields = dict(data)
+    fields["logit_bias"] = tuple((int(i), float(bias)) for i, bias in fields["logit_bias"])
+    fields["stop_token_ids"] = tuple(fields["stop_token_ids"])
+    if fields["grammar"] is not None:
+        fields["grammar"] = Grammar(**fields["grammar"])
+    return SamplingParams(**fields)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from engine.chooser import Chooser
 from engine.metrics import Gauge
-from engine.sampling import choose
 from engine.stopping import StopText
 from engine.tokenizer import IncrementalDecoder
 from engine.types import Finished, FinishReason, GenerateRequest, Reading, Step, Timing, Usage
@@ -24,7 +23,7 @@ class Answer:
     cancel: threading.Event
     cached_tokens: int
     limit_tokens: int
-    stop_ids: Collection[int]
+    chooser: Chooser
     decoder: IncrementalDecoder
     stops: StopText
     gauge: Gauge = field(default_factory=Gauge)
@@ -47,16 +46,25 @@ class Answer:
 
     def choose(self, logits: Tensor, position: int) -> int:
         """The next token by the request's own rule. logits [V] float32."""
-        return choose(logits, self.request.sampling, position)
+        return self.chooser.choose(logits, position)
 
     def take(self, token_id: int) -> str:
         """Count one token. Returns the text that it sets free; one that ends the answer has none."""
         self.tokens += 1
-        ends = token_id in self.stop_ids
-        text, stopped = ("", True) if ends else self.stops.push(self.decoder.push((token_id,)))
-        if stopped:
+        self.chooser.take(token_id)
+        text, stopped = self._spell(token_id)
+        if stopped or self.chooser.is_complete:
             self.finish_reason = "stop"
         return text
+
+    def _spell(self, token_id: int) -> tuple[str, bool]:
+        if token_id in self.chooser.end_ids:
+            return "", True
+        text = self.decoder.push((token_id,))
+        if self.tokens <= self.request.sampling.min_tokens:
+            # not looked at: what ends too early ends nothing
+            return text, False
+        return self.stops.push(text)
 
     def reading(self, done_tokens: int) -> Reading:
         total = len(self.request.prompt_ids) + len(self.request.resume_ids)
@@ -66,7 +74,7 @@ class Answer:
         """The event of one pass that made these tokens, which are taken already."""
         t_ms = self.now_ms()
         self.gauge.add(t_ms, len(token_ids))
-        return Step(token_ids, text, t_ms)
+        return Step(token_ids, text, t_ms, logprobs=self.chooser.told())
 
     def finished(self) -> Finished:
         # without a token the whole time was spent on the prompt

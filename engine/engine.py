@@ -26,7 +26,9 @@ from torch import Tensor
 
 from engine import loading
 from engine.answer import Answer
+from engine.chooser import Chooser
 from engine.loading import CHUNK_TOKENS
+from engine.matching import Grammars
 from engine.memory import memory_for
 from engine.models import Model, Writer
 from engine.speculation import Drafter
@@ -59,7 +61,7 @@ class Engine:
         self._drafter = drafter if model.pass_rows > 1 else None
         self._tokenizer = Tokenizer.from_card(card)
         self._vocabulary = self._tokenizer.vocab_size
-        self._stop_ids = frozenset(card.stop_token_ids)
+        self._grammars = Grammars(self._tokenizer, card.stop_token_ids)
         self._cache = model.new_cache()
         self._in_use = threading.Lock()
         self._closed = False
@@ -104,7 +106,7 @@ class Engine:
         """Answer one request: Reading at least once, Step per pass, one Finished last.
 
         `cancel` is looked at between chunks and between steps; a cancelled answer ends with what
-        was made. Raises PromptTooLongError, OutOfMemoryError, and EngineError when the engine is
+        was made. Raises PromptTooLongError, GrammarError, OutOfMemoryError, and EngineError when the engine is
         busy or closed, or the tokens are none of this model; the engine stays usable.
         """
         self._take()
@@ -165,7 +167,7 @@ class Engine:
             cancel,
             cached_tokens=self._cache.keep_prefix(request.prompt_ids),
             limit_tokens=min(request.max_tokens, context - prompt_tokens),
-            stop_ids=self._stop_ids,
+            chooser=Chooser.of(request, self.card, self._grammars),
             decoder=self._tokenizer.decoder(request.prompt_ids),
             stops=StopText(request.stop),
         )
@@ -207,7 +209,7 @@ class Engine:
         """Decode until a stop token, a stop text, the limit, or cancel."""
         if not answer.goes_on():
             return
-        if isinstance(self.model, Writer):
+        if isinstance(self.model, Writer) and answer.chooser.is_plain:
             yield from self._follow(self.model, answer, hidden)
             return
         drafts: list[int] = []

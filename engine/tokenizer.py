@@ -156,6 +156,11 @@ class Tokenizer:
         """A decoder for an answer to `prompt_ids`."""
         return IncrementalDecoder(self._table, prompt_ids)
 
+    @property
+    def token_bytes(self) -> Sequence[bytes]:
+        """Bytes by id; empty for control tokens and for ids without a token."""
+        return self._table
+
     @cached_property
     def _table(self) -> list[bytes]:
         """Bytes by id; empty for control tokens and for ids without a token."""

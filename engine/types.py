@@ -32,6 +32,22 @@ class OutOfMemoryError(EngineError):
     """The device has no room for the weights or the cache."""
 
 
+class GrammarError(EngineError):
+    """A grammar, schema or expression that an answer cannot be held to."""
+
+
+GrammarKind = Literal["json_schema", "regex", "lark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the answer's text must be; see `engine/grammar.py`."""
+
+    kind: GrammarKind
+    # a JSON schema as JSON, a regular expression, or a grammar in Lark's notation
+    source: str
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen; see `engine/sampling.py` for the rule."""
@@ -44,6 +60,24 @@ class SamplingParams:
     top_k: int = 0
     # together with the absolute position and the token id it fixes the noise
     seed: int = 0
+    # keep tokens with at least this share of the likeliest one's probability; 0 keeps all
+    min_p: float = 0.0
+    # divides positive and multiplies negative logits of ids in prompt and answer; 1: no penalty
+    repetition_penalty: float = 1.0
+    # taken off the logits of ids in the answer: once, and for each time
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    # (token id, what is added to its logit), each id once
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    # tokens that end the answer beside the model's own, which do not where `ignore_eos` is set
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    # nothing ends the answer before it has so many tokens; a complete grammar does
+    min_tokens: int = 0
+    grammar: Grammar | None = None
+    # tell of each token its log-probability, and those of the n likeliest; None: tell nothing.
+    # They are the model's own: log-softmax of its logits, before all steps of the rule.
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +114,15 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model thought of one token: natural logarithms, of its own distribution."""
+
+    logprob: float
+    # (token id, logprob), the likeliest first; among equals the lower id
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One forward pass: 1..k tokens and the text that they completed."""
 
@@ -88,6 +131,8 @@ class Step:
     text: str
     t_ms: float
     channel: Channel = "text"
+    # one for each token where the request asks for them, else none
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

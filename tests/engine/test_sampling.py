@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import sampling
-from engine.sampling import choose, gumbel, kept_tokens, natural_log, philox4x32, uniforms
+from engine import noise as engine_noise
+from engine.noise import gumbel, natural_log, philox4x32, uniforms
+from engine.sampling import choose, kept_tokens
 from engine.types import ModelFileError, SamplingParams
 
 L = [2.0, 1.5, 1.0, 0.5, 0.0]
@@ -42,7 +43,8 @@ def test_noise_is_a_function_of_seed_position_and_token_alone():
     some = gumbel(5, 9, np.array([7, 2, 49151]))
     assert some[0] == gumbel(5, 9, np.array([7]))[0]
     assert np.array_equal(
-        sampling.all_uniforms(5, 9, 49152)[[7, 2, 49151]], uniforms(5, 9, np.array([7, 2, 49151]))
+        engine_noise.all_uniforms(5, 9, 49152)[[7, 2, 49151]],
+        uniforms(5, 9, np.array([7, 2, 49151])),
     )
     different = [
         gumbel(6, 9, np.array([7])),

@@ -84,13 +84,23 @@ def test_a_stream_shows_what_the_rule_shows_of_the_whole(
 
 
 @given(
-    stop=st.text("ab", min_size=1, max_size=5),
+    stops=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=5),
     chunks=st.lists(st.text("abc", max_size=5), max_size=12),
 )
-def test_what_waits_is_always_the_longest_possible_beginning(stop: str, chunks: list[str]) -> None:
-    filtering = StopText([stop])
+def test_what_waits_is_always_the_longest_possible_beginning(
+    stops: list[str], chunks: list[str]
+) -> None:
+    filtering = StopText(stops)
     shown = "".join(filtering.push(chunk)[0] for chunk in chunks)
     if not filtering.stopped:
         text = "".join(chunks)
-        waiting = max(n for n in range(len(stop)) if text.endswith(stop[:n]))
+        waiting = max(n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n]))
         assert shown == text[: len(text) - waiting]
+        assert shown + filtering.flush() == text
+
+
+def test_hundreds_of_stop_texts_are_looked_for_at_once() -> None:
+    stops = [f"stop {n:03}" for n in range(256)]
+    for stop in (stops[0], stops[-1]):
+        pieces, found = run(stops, list(f"stop 99, stop, {stop} and more"))
+        assert ("".join(pieces), found) == ("stop 99, stop, ", True)

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-MODULES = ("types", "metrics", "tokenizer", "chat_template", "card", "stopping", "demo_model")
+MODULES = (
+    "types",
+    "metrics",
+    "tokenizer",
+    "chat_template",
+    "card",
+    "stopping",
+    "grammar",
+    "demo_model",
+)
 HEAVY = ("torch", "numpy", "gguf", "safetensors", "engine.weights")
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from engine.noise import gumbel
 from engine.runtime.device_cache import DeviceCache
 from engine.runtime.llama_weights import read_weights
 from engine.runtime.prefill import prefill
-from engine.sampling import choose, gumbel, kept_tokens
+from engine.sampling import choose, kept_tokens
 from engine.types import SamplingParams
 from engine.weights.gguf import GgufFile
 from tests.engine.device_step import DEVICE, PDL, needs_triton
