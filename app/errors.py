@@ -112,6 +112,13 @@ class LineFullError(TooManyRequestsError):
     message = "The line is full. Try again in a few minutes."
 
 
+class AddressFullError(TooManyRequestsError):
+    code = "address_full"
+    message = (
+        "Many people at your network address are in line already. Try again when one has left."
+    )
+
+
 class PoolEmptyError(AppError):
     code = "no_node"
     status = 503

@@ -67,6 +67,11 @@ class Settings(BaseSettings):
     max_waiting: int = Field(
         default=200, ge=1, le=1_000_000, description="most tickets waiting in one pool"
     )
+    max_waiting_per_address: int | None = Field(
+        default=None,
+        ge=1,
+        description="most of them from one address (IPv6: one /64); unset: a quarter, at least 10",
+    )
     max_questions_per_seat: int = Field(
         default=8, ge=1, le=100, description="most unanswered questions of one seat"
     )
@@ -156,6 +161,9 @@ class Settings(BaseSettings):
                 f"{self.node_stop_seconds:g} and {self.node_dead_seconds:g})"
             )
         return self
+
+    def most_waiting_per_address(self) -> int:
+        return self.max_waiting_per_address or max(10, self.max_waiting // 4)
 
     def database(self) -> str:
         """The SQLAlchemy URL in force."""

@@ -14,7 +14,7 @@ from fastapi import Depends
 from sqlalchemy import ColumnElement, or_, select, update
 from starlette.requests import HTTPConnection
 
-from app.accounts.limits import Budget
+from app.accounts.limits import Budget, address_prefix
 from app.accounts.models import ApiKey, SignIn, User, now
 from app.accounts.secrets import digest, looks_like_key, same
 from app.accounts.wiring import account_parts, accounts
@@ -52,6 +52,8 @@ class Caller:
     origin: str | None = None
     # the API key used, if one was
     key_id: str | None = None
+    # where the connection comes from, as `address_of` says
+    address: str = ""
 
 
 def cookie_name(settings: Settings, scheme: str) -> str:
@@ -61,6 +63,12 @@ def cookie_name(settings: Settings, scheme: str) -> str:
 
 def user_seat(user_id: str) -> str:
     return f"u:{user_id}"
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """The caller's address as it is counted. Behind a trusted proxy the server has put the one that
+    the proxy saw (X-Forwarded-For) into the connection."""
+    return address_prefix(connection.client.host if connection.client else "")
 
 
 async def maybe_signed_in(connection: HTTPConnection) -> Caller | None:
@@ -78,7 +86,15 @@ async def maybe_signed_in(connection: HTTPConnection) -> Caller | None:
         user = await session.scalar(query)
     if user is None:
         return None
-    return Caller("user", user_seat(user.id), "browser", user.id, user.name, user.is_admin)
+    return Caller(
+        "user",
+        user_seat(user.id),
+        "browser",
+        user.id,
+        user.name,
+        user.is_admin,
+        address=address_of(connection),
+    )
 
 
 async def signed_in(connection: HTTPConnection) -> Caller:
@@ -105,12 +121,16 @@ async def api_caller(connection: HTTPConnection) -> Caller:
     """
     text = bearer(connection)
     key, user = await find_key(connection, text)
+    address = address_of(connection)
     if key.kind == "secret":
-        return Caller("key", user_seat(user.id), "api", user.id, user.name, key_id=key.id)
+        seat = user_seat(user.id)
+        return Caller("key", seat, "api", user.id, user.name, key_id=key.id, address=address)
     origin = connection.headers.get("origin")
     check_origin(key, origin)
     seat = f"k:{key.id}"
-    return Caller("key", seat, "api", user.id, user.name, origin=origin, key_id=key.id)
+    return Caller(
+        "key", seat, "api", user.id, user.name, origin=origin, key_id=key.id, address=address
+    )
 
 
 async def counted_user(

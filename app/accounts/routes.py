@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import ConfigDict, FailFast, Field
 
-from app.accounts.caller import Caller, cookie_name, signed_in
-from app.accounts.limits import Budget, address_prefix
+from app.accounts.caller import Caller, address_of, cookie_name, signed_in
+from app.accounts.limits import Budget
 from app.accounts.models import ApiKey, KeyKind, User
 from app.accounts.secrets import digest
 from app.accounts.texts import name_key
@@ -52,7 +52,7 @@ async def sign_up(
 ) -> dict[str, Any]:
     settings = account_parts(request).settings
     tries = settings.sign_in_tries_per_minute
-    await services.limits.spend(Budget("sign-up", tries), _address(request))
+    await services.limits.spend(Budget("sign-up", tries), address_of(request))
     if settings.sign_up == "closed" and body.admin_token is None:
         raise ForbiddenError("Sign-up is closed here. Ask an administrator for an account.")
     user = await services.people.create(body.name, body.password, admin_token=body.admin_token)
@@ -65,7 +65,7 @@ async def sign_in(
     body: SignInBody, request: Request, response: Response, services: Services
 ) -> dict[str, Any]:
     tries = account_parts(request).settings.sign_in_tries_per_minute
-    await services.limits.spend(Budget("sign-in", tries), _address(request))
+    await services.limits.spend(Budget("sign-in", tries), address_of(request))
     user = await _checked(body, tries, request, services)
     await _begin(request, response, services, user)
     return _me(user.name, user.is_admin)
@@ -77,7 +77,7 @@ async def _checked(body: SignInBody, tries: int, request: Request, services: Acc
     # a digest, because a name may hold anything and be long
     name = digest(name_key(body.name))
     here = await services.limits.spend(
-        Budget("sign-in-name-here", max(1, tries // 2)), f"{name}:{_address(request)}"
+        Budget("sign-in-name-here", max(1, tries // 2)), f"{name}:{address_of(request)}"
     )
     anywhere = await services.limits.spend(Budget("sign-in-name", tries * NAME_TRIES_FACTOR), name)
     user = await services.sign_ins.check(body.name, body.password)
@@ -147,10 +147,6 @@ def _token(request: Request) -> str | None:
     return request.cookies.get(
         cookie_name(account_parts(request).settings, request.scope["scheme"])
     )
-
-
-def _address(request: Request) -> str:
-    return address_prefix(request.client.host if request.client else "")
 
 
 def _user_id(caller: Caller) -> str:

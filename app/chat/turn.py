@@ -86,7 +86,7 @@ async def submit(parts: Parts, caller: Caller, ask: Ask) -> Submitted:
         turn = await history.begin(parts.database, caller, _new_turn(ask, pool, work))
     job = Job(ask.generation, work.to_bytes(), hold=ask.hold, session=ask.session)
     try:
-        await parts.line.submit(pool, caller.seat, job, tier=caller.tier)
+        await parts.line.submit(pool, caller.seat, job, tier=caller.tier, address=caller.address)
     except StoreUnavailableError:
         # whether the question arrived is not known
         raise

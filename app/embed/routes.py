@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import Field
 
-from app.accounts.caller import Caller, check_origin
-from app.accounts.limits import Budget, address_prefix
+from app.accounts.caller import Caller, address_of, check_origin
+from app.accounts.limits import Budget
 from app.accounts.models import ApiKey
 from app.accounts.origins import site_origin
 from app.accounts.wiring import accounts
@@ -98,8 +98,7 @@ async def page(
 async def session(body: SessionIn, request: Request, response: Response) -> dict[str, Any]:
     """A token for a visitor; one sent as a bearer is renewed and stays the same visitor."""
     per_minute = get_parts(request).settings.requests_per_minute
-    address = address_prefix(request.client.host if request.client else "")
-    await accounts(request).limits.spend(Budget("embed-session", per_minute), address)
+    await accounts(request).limits.spend(Budget("embed-session", per_minute), address_of(request))
     key = await site_key(request, body.key)
     _check_asker(request, key)
     claims = await renewed(request, key)

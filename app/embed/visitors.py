@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from app.accounts.caller import Caller, bearer, count_request, find_key, find_key_by_id
+from app.accounts.caller import Caller, address_of, bearer, count_request, find_key, find_key_by_id
 from app.accounts.models import ApiKey
 from app.embed.secret import load_secret
 from app.embed.tokens import Claims, Tokens, VisitorTokenError, new_visitor
@@ -42,7 +42,15 @@ async def visitor(connection: HTTPConnection) -> Caller:
     """
     claims = (await tokens(connection)).read(_sent(connection), time.time())
     key, owner = await find_key_by_id(connection, claims.key_id)
-    return Caller("visitor", claims.seat, "browser", owner.id, key.name, key_id=key.id)
+    return Caller(
+        "visitor",
+        claims.seat,
+        "browser",
+        owner.id,
+        key.name,
+        key_id=key.id,
+        address=address_of(connection),
+    )
 
 
 async def counted_visitor(

@@ -7,6 +7,7 @@ each other, and a call whose outcome is unknown may be repeated.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import random
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError, ResponseError
 
 from app.errors import (
+    AddressFullError,
     InvalidRequestError,
     LineFullError,
     NoLeaseError,
@@ -40,6 +42,8 @@ _API_GRACE_SECONDS = 15.0
 _CLAIM_SECONDS = 7200
 _CLAIM_RENEW_SECONDS = 1800
 _JOIN_SECONDS = 10
+# When nothing is measured yet.
+_ADDRESS_RETRY_SECONDS = 30
 # Most questions one script call looks up: some 3 ms, in which the store does nothing else.
 MOST_PLACES = 200
 
@@ -55,21 +59,27 @@ class Line:
     async def _run(self, script: Script, pool: str, *args: Arg) -> Reply:
         return await self._store.run(script, [keys.pool_prefix(pool)], [self._limits, *args])
 
-    async def submit(self, pool: str, seat: str, job: Job, *, tier: Tier) -> Place:
+    async def submit(
+        self, pool: str, seat: str, job: Job, *, tier: Tier, address: str = ""
+    ) -> Place:
         """Put a question into the line, or straight onto the lease that its seat holds.
 
-        The same generation again changes nothing and returns its place. Raises LineFullError,
-        PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, and InvalidRequestError when the
+        The same generation again changes nothing and returns its place. `address`: where the caller
+        is, counted with all who wait from there; '' counts nowhere. Raises LineFullError,
+        AddressFullError, PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, and InvalidRequestError when the
         generation's id belongs to another seat.
         """
         await self._claim(pool, seat, job.generation)
-        reply = await self._join(pool, seat, job, tier)
+        reply = await self._join(pool, seat, job, tier, address)
         await self._store.command("HDEL", keys.seat_claim(seat), f"join:{job.generation}")
         match reply[0]:
             case b"ok":
                 return replies.place(replies.shared(reply[1]), reply[2])
             case b"full":
                 raise LineFullError(retry_after_seconds=_retry_after(replies.shared(reply[1])))
+            case b"address":
+                wait_seconds = _retry_after(replies.shared(reply[1])) or _ADDRESS_RETRY_SECONDS
+                raise AddressFullError(retry_after_seconds=wait_seconds)
             case b"questions":
                 raise TooManyQuestionsError
             case b"foreign":
@@ -77,7 +87,7 @@ class Line:
             case _:
                 raise PoolEmptyError(retry_after_seconds=30)
 
-    async def _join(self, pool: str, seat: str, job: Job, tier: Tier) -> Reply:
+    async def _join(self, pool: str, seat: str, job: Job, tier: Tier, address: str) -> Reply:
         grace_seconds = self._settings.reconnect_grace_seconds
         if tier == "api":
             grace_seconds = min(grace_seconds, _API_GRACE_SECONDS)
@@ -93,6 +103,8 @@ class Line:
             self._settings.max_waiting,
             self._settings.max_questions_per_seat,
             job.session,
+            _digest(address) if address else "",
+            self._settings.most_waiting_per_address(),
         )
 
     async def _claim(self, pool: str, seat: str, join: str) -> None:
@@ -243,6 +255,11 @@ class Line:
             await self.pump(pool)
         except ResponseError as error:
             logger.warning("the line of %s could not be pumped: %s", pool, error)
+
+
+def _digest(address: str) -> str:
+    """A name for an address that is not the address itself."""
+    return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
 def _retry_after(shared: replies.Shared) -> int | None:

@@ -11,7 +11,7 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     hidden (1: its page is not in front), program
                                     (1: an API call waits), calls (to the turn, in
                                     vain), session (of a program that keeps the
-                                    lease),
+                                    lease), address,
                                     claimed_at, node, fence, granted_at,
                                     generation (running),
                                     slice_until, extended (times while others
@@ -21,6 +21,7 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
     seat                    hash    seat -> live ticket                            with the ticket
     seen                    zset    ticket waiting or with a running answer        with that state
                                     -> "must be watched before" (ms)
+    from:<address>          set     waiting tickets of one address (a digest)      with that state
     claim                   zset    waiting ticket whose turn came while nobody    with that state
                                     was there -> when that call is over (ms)
     leases                  zset    granted ticket, not ending or draining         with the lease

@@ -21,6 +21,7 @@ local function begin_lease(ticket, node, gen)
   redis.call('HSET', p .. 't:' .. ticket, 'state', 'granted', 'node', node, 'granted_at', int(now),
     'slice_until', slice_until, 'ending', '', 'extended', '0')
   redis.call('ZREM', p .. 'idle', node)
+  leave_address(ticket)
   redis.call('ZADD', p .. 'leases', slice_until, ticket)
   assign(ticket, node, gen)
 end

@@ -81,17 +81,25 @@ local function stand(ticket, lane)
   local seq = redis.call('INCR', p .. 'seq')
   redis.call('ZADD', key, seq, ticket)
   redis.call('HSET', p .. 't:' .. ticket, 'lane', lane, 'seq', seq, 'state', 'waiting')
+  local address = field(p .. 't:' .. ticket, 'address')
+  if address ~= '' then redis.call('SADD', p .. 'from:' .. address, ticket) end
   local grace = tonumber(field(p .. 't:' .. ticket, 'grace'))
   -- NX: only watching extends it
   redis.call('ZADD', p .. 'seen', 'NX', int(now + grace), ticket)
   changed = true
 end
 
-local function open_ticket(seat, tier, hold, grace)
+-- The ticket no longer waits, so it no longer counts among those of its address.
+local function leave_address(ticket)
+  local address = field(p .. 't:' .. ticket, 'address')
+  if address ~= '' then redis.call('SREM', p .. 'from:' .. address, ticket) end
+end
+
+local function open_ticket(seat, tier, hold, grace, address)
   -- time and counter: unique in the pool, also after the store lost its memory
   local ticket = int(now_us()) .. '-' .. redis.call('INCR', p .. 'seq')
   redis.call('HSET', p .. 't:' .. ticket, 'seat', seat, 'tier', tier, 'hold', hold, 'grace', grace,
-    'opened_at', int(now), 'claimed_at', int(now))
+    'address', address, 'opened_at', int(now), 'claimed_at', int(now))
   redis.call('HSET', p .. 'seat', seat, ticket)
   stand(ticket, tier)
   return ticket
@@ -102,6 +110,7 @@ local function close_ticket(ticket, reason)
   local key = p .. 't:' .. ticket
   local seat, lane = field(key, 'seat'), field(key, 'lane')
   redis.call('ZREM', p .. 'w:' .. lane, ticket)
+  leave_address(ticket)
   for _, index in ipairs({'seen', 'claim', 'rest', 'leases', 'ending', 'draining'}) do
     redis.call('ZREM', p .. index, ticket)
   end
@@ -183,7 +192,8 @@ local function end_lease(ticket, reason)
   close_ticket(ticket, reason)
   free_node(node)
   if #jobs > 0 then
-    local new = open_ticket(seat, field(key, 'tier'), field(key, 'hold'), field(key, 'grace'))
+    local new = open_ticket(seat, field(key, 'tier'), field(key, 'hold'), field(key, 'grace'),
+      field(key, 'address'))
     for _, name in ipairs({'hidden', 'program', 'session'}) do
       redis.call('HSET', p .. 't:' .. new, name, field(key, name))
     end

@@ -1,7 +1,9 @@
 -- Put one question into the line, or behind its seat's own, or straight onto its seat's lease.
 -- KEYS[1] pool prefix. ARGV: limits, generation, seat, tier, hold (1 | 0), payload,
--- grace of this caller (ms), max_waiting, max_questions, session ('': none, "end": over with this).
+-- grace of this caller (ms), max_waiting, max_questions, session ('': none, "end": over with this),
+-- address ('': not counted), most waiting tickets of one address.
 -- Result: {"ok", shared, place} | {"foreign"} | {"empty"} | {"questions"} | {"full", shared}
+-- | {"address", shared}
 
 local gen, seat, tier, hold, payload = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local grace, max_waiting, max_questions = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -33,7 +35,11 @@ if ticket then
   if tonumber(grace) > tonumber(field(t, 'grace')) then redis.call('HSET', t, 'grace', grace) end
 else
   if waiting_total() >= max_waiting then return {'full', shared()} end
-  ticket = open_ticket(seat, tier, hold, grace)
+  local address = ARGV[11]
+  if address ~= '' and redis.call('SCARD', p .. 'from:' .. address) >= tonumber(ARGV[12]) then
+    return {'address', shared()}
+  end
+  ticket = open_ticket(seat, tier, hold, grace, address)
 end
 
 local session = ARGV[10]

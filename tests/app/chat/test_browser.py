@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ import pytest
 from app.errors import StoreUnavailableError
 from app.line.line import Line
 from app.node.kinds.scripted import Script
-from tests.app.serving import Member, Web, first, names_of, scripted_node, text_of
+from tests.app.serving import Member, Web, first, names_of, scripted_node, serving, text_of
 from tests.waiting import until
 
 
@@ -352,3 +353,25 @@ async def test_a_holder_extends_the_time_while_nobody_waits(web: Web, valkey_url
             refused = await eva.client.post("/api/line/extend")
             assert (refused.status_code, refused.json()["error"]["code"]) == (409, "others_wait")
             assert "waiting" in refused.json()["error"]["message"]
+
+
+async def test_one_address_fills_only_its_share_of_the_line(tmp_path: Path, valkey_url: str):
+    async with (
+        serving(valkey_url, tmp_path, max_waiting_per_address=1) as web,
+        scripted_node(valkey_url, Script(stall_at=5)),
+    ):
+        eva, ben, cai = [await web.member(name) for name in ("Eva", "Ben", "Cai")]
+        # what a proxy on this machine, which is trusted, says of its callers
+        ben.client.headers["X-Forwarded-For"] = "198.51.100.9, 2001:db8:0:7::1"
+        cai.client.headers["X-Forwarded-For"] = "2001:db8:0:7:ffff::2"
+        async with eva.ask() as hers, ben.ask() as his:
+            await first(hers, "delta")
+            await first(his, "state", rank=1)
+            question = {"id": uuid4().hex, "question": "Me too?"}
+            refused = await cai.client.post("/api/chat", json=question)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "address_full")
+            assert int(refused.headers["Retry-After"]) > 0
+            # an entry that the caller made up is not what the proxy saw
+            cai.client.headers["X-Forwarded-For"] = "2001:db8:0:7::1, 198.51.100.9"
+            async with cai.ask() as third:
+                await first(third, "state", rank=2)

@@ -105,10 +105,17 @@ class Hall:
         return node
 
     async def ask(
-        self, seat: str, *, tier: Tier = "browser", hold: bool = True, generation: str | None = None
+        self,
+        seat: str,
+        *,
+        tier: Tier = "browser",
+        hold: bool = True,
+        generation: str | None = None,
+        address: str = "",
     ) -> Place:
         name = generation or f"g{next(self._ids)}"
-        return await self.line.submit(POOL, seat, job(name, hold=hold), tier=tier)
+        asked = job(name, hold=hold)
+        return await self.line.submit(POOL, seat, asked, tier=tier, address=address)
 
     async def slots(self, name: str, count: int) -> list[FakeNode]:
         """A node that serves `count` at once."""

@@ -145,6 +145,16 @@ def check_tickets(picture: Picture) -> None:
     assert known <= set(tickets)
 
 
+def check_addresses(picture: Picture) -> None:
+    """I8: under each address exactly its waiting tickets."""
+    found: dict[str, set[str]] = {}
+    for name, t in picture.all("t").items():
+        if t["state"] == "waiting" and t["address"]:
+            found.setdefault(f"from:{t['address']}", set()).add(name)
+    kept = {key: set(names) for key, names in picture.sets.items() if key.startswith("from:")}
+    assert found == kept
+
+
 def check_leases(picture: Picture) -> None:
     """I1: at most one lease per slot; slot, ticket and generation name each other."""
     tickets, generations = picture.all("t"), picture.all("g")

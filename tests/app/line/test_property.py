@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from app.errors import (
+    AddressFullError,
     FencedError,
     LineFullError,
     NoLeaseError,
@@ -51,6 +52,7 @@ LIMITS = limits(
     stuck_seconds=20,
     rescue_seconds=8,
     max_waiting=4,
+    max_waiting_per_address=2,
     max_questions_per_seat=3,
 )
 LIMITS_MS = {
@@ -73,6 +75,8 @@ SEATS: dict[str, tuple[Tier, bool]] = {
     "bot": ("api", False),
     "bot2": ("api", False),
 }
+# who share one address
+HOME = ("ann", "bob", "cid")
 # n2 serves two at once
 NODES = ("n1", "n2", "n2/2", "n3")
 FROZEN_US = 1_800_000_000_000_000
@@ -80,7 +84,7 @@ FROZEN_US = 1_800_000_000_000_000
 # so many steps were made
 EXAMPLES = 120
 SOAK_STEPS = int(os.environ.get("SOAK_STEPS", "0"))
-REFUSALS = (LineFullError, PoolEmptyError, TooManyQuestionsError)
+REFUSALS = (AddressFullError, LineFullError, PoolEmptyError, TooManyQuestionsError)
 REASONS: tuple[CancelReason, ...] = ("stopped", "gone", "admin")
 
 seats = st.sampled_from(sorted(SEATS))
@@ -137,16 +141,15 @@ class LineMachine(RuleBasedStateMachine):
     def ask(self, who: list[str], again: bool) -> None:
         for seat in who:
             self.next_replica()
-            tier, hold = SEATS[seat]
             name = f"{seat}-{len(self.asked)}"
             try:
-                place = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
+                place = self.run(self.ask_once(seat, name))
             except REFUSALS:
                 continue
             self.asked.append(name)
             self.look()
             if again:
-                second = self.run(self.hall.ask(seat, tier=tier, hold=hold, generation=name))
+                second = self.run(self.ask_once(seat, name))
                 assert (second.ticket, second.rank) == (place.ticket, place.rank)
 
     @rule(who=st.lists(seats, min_size=2, max_size=4))
@@ -175,6 +178,11 @@ class LineMachine(RuleBasedStateMachine):
     def next_replica(self) -> None:
         self.lines.append(self.lines.pop(0))
         self.hall.line = self.lines[0]
+
+    async def ask_once(self, seat: str, name: str) -> Place:
+        tier, hold = SEATS[seat]
+        address = "home" if seat in HOME else ""
+        return await self.hall.ask(seat, tier=tier, hold=hold, generation=name, address=address)
 
     def look(self) -> None:
         """Everybody but the absent watches all of their questions while time passes."""
@@ -212,7 +220,7 @@ class LineMachine(RuleBasedStateMachine):
         asked = job(name, hold=False, session=session)
         try:
             self.run(self.hall.line.submit(POOL, seat, asked, tier="api"))
-        except (LineFullError, PoolEmptyError, TooManyQuestionsError):
+        except REFUSALS:
             return
         self.asked.append(name)
         self.look()
@@ -386,6 +394,7 @@ class LineMachine(RuleBasedStateMachine):
         LineMachine.steps += 1
         after = self.run(Picture.take(self.store, POOL))
         pictures.check_tickets(after)
+        pictures.check_addresses(after)
         pictures.check_leases(after)
         pictures.check_generations(after)
         pictures.check_deadlines(after, LIMITS_MS)
