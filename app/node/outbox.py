@@ -53,7 +53,13 @@ class Outbox:
     def put_step(self, step: Step) -> None:
         self.tokens += len(step.token_ids)
         now_ms = _now_ms()
-        self._put(self._framer.add(step, now_ms))
+        delta = self._framer.add(step, now_ms)
+        if delta is not None and self._timer is not None:
+            # It stood for the frame that goes now. Firing late, as it does on a busy loop, it would
+            # close the next one, and push the one after that a whole frame back.
+            self._timer.cancel()
+            self._timer = None
+        self._put(delta)
         wait_ms = self._framer.due_in_ms(now_ms)
         if wait_ms is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._flush)
