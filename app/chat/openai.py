@@ -19,7 +19,8 @@ from app.accounts.caller import Caller, api_caller, counted_api_caller
 from app.chat.admission import admit
 from app.chat.openai_answer import FAREWELL, Completion, ServerStoppingError
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
-from app.chat.sse import Body, SseResponse, stop_grace_over
+from app.chat.sse import Body, SseResponse
+from app.chat.stopping import stop_grace_over
 from app.chat.turn import Ask, Submitted, abandoning, submit
 from app.errors import InvalidRequestError, ModelNotFoundError
 from app.parts import Parts, get_parts

@@ -2,22 +2,26 @@
 
 What a stream holds (a watcher's registration) is opened and closed by the response itself, around
 the streamed generator: a suspended generator is not reliably closed when its reader leaves.
+
+Thousands of these stand open at once, so each is two tasks: one that writes, and one that listens
+for the reader's leaving and keeps a silent stream alive. (sse-starlette's response, which stood
+here before, takes four tasks in a group and checks every chunk: docs/performance.md.)
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
-from typing import cast
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
 
 import structlog
-from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.chat.events import Event, name_of, to_json
+from app.chat.stopping import grace_over
 from app.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -46,7 +50,7 @@ class SseResponse(Response):
     """Opens a body when the response starts, streams it, and closes it however that ends.
 
     A comment goes out at once, so that proxies and clients see bytes before the first event, and
-    every `PING_SECONDS` after it. A reader that takes nothing for `send_timeout_seconds` is
+    after every `PING_SECONDS` of silence. A reader that takes nothing for `send_timeout_seconds` is
     dropped. On shutdown the stream may go on for `shutdown_grace_seconds`; then `farewell` is sent
     and the response ends as a whole one.
     """
@@ -64,66 +68,118 @@ class SseResponse(Response):
     ) -> None:
         self._open_body = open_body
         self._settings = settings
-        self._headers = dict(headers or {})
         self._comments = comments
         self._farewell = farewell
         self.background = None
-        # what middleware may read before the stream starts
         self.status_code = 200
-        self.init_headers(self._headers)
+        # X-Accel-Buffering: a proxy must pass each event on as it comes
+        fixed = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        self.init_headers({**fixed, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._open_body() as body, aclosing(self._with_comment(body)) as whole:
-            stream = EventSourceResponse(
-                whole,
-                headers=self._headers,
-                sep="\n",
-                ping=PING_SECONDS if self._comments else 0,
-                ping_message_factory=_comment,
-                send_timeout=self._settings.send_timeout_seconds,
-                shutdown_grace_period=self._settings.shutdown_grace_seconds,
-            )
-            # `Connection` is the server's to set, and forbidden in HTTP/2
-            del stream.headers["connection"]
-            try:
-                await stream(scope, receive, send)
-            except SendTimeoutError:
+        async with self._open_body() as body:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            stream = _Stream(send, self._settings.send_timeout_seconds)
+            cut = await stream.run(body, receive, self._settings, comments=self._comments)
+            if cut == "stuck":
                 log.info("reader took nothing and was dropped", path=scope.get("path"))
-                return
-            # neither finished nor left by its reader, so it was cut by the shutdown
-            if stream.active:
-                await self._say_farewell(send)
+            elif cut == "stopping":
+                await stream.write_last(self._farewell)
 
-    async def _say_farewell(self, send: Send) -> None:
-        last = {"type": "http.response.body", "body": self._farewell, "more_body": False}
+
+Cut = Literal["left", "stuck", "stopping"]
+
+
+class _Stream:
+    """One response on its way out."""
+
+    __slots__ = ("_cut", "_cut_by", "_is_sending", "_send", "_send_seconds", "_since_s")
+
+    def __init__(self, send: Send, send_seconds: float) -> None:
+        self._send = send
+        self._send_seconds = send_seconds
+        # how long it has been so: whether some bytes are being handed over, and since when
+        self._is_sending = False
+        self._since_s = time.monotonic()
+        self._cut: asyncio.Timeout | None = None
+        self._cut_by: Cut | None = None
+
+    async def run(
+        self, body: Body, receive: Receive, settings: Settings, *, comments: bool
+    ) -> Cut | None:
+        """Stream the body to its end; what cut it short, if something did."""
+        listening = asyncio.create_task(self._listen(receive, comments=comments), name="reader")
+        try:
+            with grace_over(settings, self._stop):
+                # a time limit without a time: whoever cuts the stream sets it to now
+                async with asyncio.timeout(None) as self._cut:
+                    if comments:
+                        await self._write(COMMENT)
+                    async for chunk in body:
+                        await self._write(chunk)
+                    await self._write(b"", more=False)
+        except TimeoutError:
+            if self._cut_by is None:
+                raise
+        finally:
+            self._cut = None
+            listening.cancel()
+        return self._cut_by
+
+    def cut(self, by: Cut) -> None:
+        if self._cut is not None and self._cut_by is None:
+            self._cut_by = by
+            self._cut.reschedule(asyncio.get_running_loop().time())
+
+    def _stop(self) -> None:
+        self.cut("stopping")
+
+    async def _write(self, chunk: bytes, *, more: bool = True) -> None:
+        self._is_sending, self._since_s = True, time.monotonic()
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+        self._is_sending, self._since_s = False, time.monotonic()
+
+    async def write_last(self, chunk: bytes) -> None:
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await send(last)
+                await self._write(chunk, more=False)
         except TimeoutError:
             log.info("reader took no farewell")
 
-    async def _with_comment(self, body: Body) -> Body:
-        if self._comments:
-            yield COMMENT
-        async for chunk in body:
-            yield chunk
+    async def _listen(self, receive: Receive, *, comments: bool) -> None:
+        """Cut the stream when its reader leaves or takes nothing, and break a long silence.
 
+        One clock for both, so that a write costs no time limit of its own: a reader that takes
+        nothing is dropped at most `PING_SECONDS` late.
+        """
+        look_seconds = min(PING_SECONDS, self._send_seconds)
+        while True:
+            try:
+                async with asyncio.timeout(look_seconds):
+                    message = await receive()
+            except TimeoutError:
+                look_seconds = await self._look(comments=comments)
+            else:
+                if message["type"] == "http.disconnect":
+                    self.cut("left")
+                    return
 
-class _Stopping(EventSourceResponse):
-    """Opens the library's watch for the server's stop to answers that are not streams."""
+    async def _look(self, *, comments: bool) -> float:
+        """Do what the time asks for; seconds until it may ask for more."""
+        passed_seconds = time.monotonic() - self._since_s
+        if self._is_sending:
+            if passed_seconds >= self._send_seconds:
+                self.cut("stuck")
+            return min(PING_SECONDS, max(0.01, self._send_seconds - passed_seconds))
+        if passed_seconds >= PING_SECONDS:
+            passed_seconds = 0.0
+            if comments:
+                await self._ping()
+        return min(PING_SECONDS - passed_seconds, self._send_seconds)
 
-    @staticmethod
-    async def wait() -> None:
-        await EventSourceResponse._listen_for_exit_signal()
-
-
-async def stop_grace_over(settings: Settings) -> None:
-    """Wait until the server was told to stop and `shutdown_grace_seconds` are over: what ends the
-    streams, for answers that are sent as a whole."""
-    await _Stopping.wait()
-    await asyncio.sleep(settings.shutdown_grace_seconds)
-
-
-def _comment() -> ServerSentEvent:
-    # the library passes bytes through as they are; its own comments would carry a space and a text
-    return cast(ServerSentEvent, COMMENT)
+    async def _ping(self) -> None:
+        try:
+            async with asyncio.timeout(self._send_seconds):
+                await self._write(COMMENT)
+        except TimeoutError:
+            self.cut("stuck")

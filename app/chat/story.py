@@ -54,6 +54,8 @@ class NodeTime:
     the smallest difference seen is the truest. Another node's times begin anew.
     """
 
+    __slots__ = ("_first_zero_ms", "_shift_ms", "_zero_ms")
+
     def __init__(self) -> None:
         # store time - node time, of the node that writes now
         self._zero_ms: float | None = None
@@ -86,6 +88,13 @@ class NodeTime:
 class Story:
     """Feed it with `see` and `take`; ask it with `due`."""
 
+    # thousands of these wait at once
+    __slots__ = (
+        "_after", "_answering", "_gauge", "_moved", "_place", "_pool", "_prompt", "_rate_ms",
+        "_shown", "_state_ms", "_time", "_tokens", "_trouble", "_version", "_withheld", "_wrote",
+        "over", "read_to",
+    )  # fmt: skip
+
     def __init__(self, pool: str, after: str = START) -> None:
         self._pool = pool
         self._after = position(after)
@@ -97,7 +106,8 @@ class Story:
         self._moved: Moved | None = None
         self._trouble: str | None = None
         self._time = NodeTime()
-        self._gauge = Gauge()
+        # made with the first token: thousands of stories only wait
+        self._gauge: Gauge | None = None
         self._tokens = 0
         # where reading goes on, and whether the last event was told
         self.read_to = START
@@ -161,14 +171,16 @@ class Story:
         data = entry.data
         self._time.see(entry, data["t_ms"])
         self._tokens += data["n"]
+        gauge = self._gauge = self._gauge or Gauge()
         for t_ms, n in data.get("steps") or [[data["t_ms"], data["n"]]]:
-            self._gauge.add(self._time.common(t_ms), n)
+            gauge.add(self._time.common(t_ms), n)
         self._wrote = self._answering = True
 
     def _piece(self, entries: Sequence[Entry]) -> Told:
         last = entries[-1].data
         at_ms = self._time.common(last["t_ms"])
-        first_ms = at_ms if self._gauge.first_ms is None else self._gauge.first_ms
+        began_ms = self._gauge.first_ms if self._gauge else None
+        first_ms = at_ms if began_ms is None else began_ms
         piece = Delta(
             text="".join(entry.data["text"] for entry in entries),
             channel=last["channel"],
@@ -192,15 +204,15 @@ class Story:
         state = self._state(store_ms)
         if state is not None:
             yield state
-        if self._tokens and store_ms - self._rate_ms >= RATE_EVERY_MS:
+        if self._gauge and self._tokens and store_ms - self._rate_ms >= RATE_EVERY_MS:
             # counted from the plan, not from now, so that a late loop does not slow the rate down
             late = store_ms - self._rate_ms >= 2 * RATE_EVERY_MS
             self._rate_ms = store_ms if late else self._rate_ms + RATE_EVERY_MS
-            yield self._rate(store_ms)
+            yield self._rate(self._gauge, store_ms)
 
-    def _rate(self, store_ms: float) -> Rate:
-        live = self._gauge.live(self._time.now(store_ms))
-        speed = self._gauge.speed()
+    def _rate(self, gauge: Gauge, store_ms: float) -> Rate:
+        live = gauge.live(self._time.now(store_ms))
+        speed = gauge.speed()
         return Rate(
             live=None if live is None else round(live, 2),
             tokens=self._tokens,

@@ -27,10 +27,9 @@ from app.store.keys import generation_bell
 log = structlog.get_logger(__name__)
 
 PAGE = 500
-# the bell may miss a message, so streams are also read without it: often while a node has the
-# turn, seldom while thousands wait for theirs
+# The bell may miss a message, so streams are also read without it. Not while a question waits: the
+# board looks at all places, and says when one changes or the store is away.
 POLL_SECONDS = 1.0
-WAITING_POLL_SECONDS = 10.0
 OUTAGE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 # between a turn's row in SQL and its question in the line
@@ -87,6 +86,8 @@ class _Rung(asyncio.Event):
 class StoreClock:
     """The store's time, asked once and carried on by this machine's monotonic clock."""
 
+    __slots__ = ("_offset_ms",)
+
     def __init__(self) -> None:
         self._offset_ms: float | None = None
 
@@ -107,6 +108,11 @@ class StoreClock:
 
 
 class _Watch:
+    __slots__ = (
+        "_after", "_began_s", "_clock", "_generation", "_more", "_outage_since_s", "_parts", "_pool",
+        "_read_at_s", "_rung", "_story", "_wake", "_watched",
+    )  # fmt: skip
+
     def __init__(
         self,
         parts: Parts,
@@ -167,8 +173,12 @@ class _Watch:
     async def _read(self) -> list[Entry]:
         """The next entries, if the bell rang, more are known to be there, or it is time to look."""
         self._wake.clear()
-        due = time.monotonic() - self._read_at_s >= self._poll_s()
-        if not (self._rung.is_set() or self._more or due):
+        asks = self._rung.is_set() or self._more
+        if not asks and self._only_waits():
+            if self._watched.is_away:
+                raise StoreUnavailableError
+            return []
+        if not asks and time.monotonic() - self._read_at_s < POLL_SECONDS:
             return []
         self._rung.clear()
         self._read_at_s = time.monotonic()
@@ -179,13 +189,14 @@ class _Watch:
         self._more = len(entries) == PAGE
         return entries
 
-    def _poll_s(self) -> float:
-        return WAITING_POLL_SECONDS if self._story.waits else POLL_SECONDS
+    def _only_waits(self) -> bool:
+        """Whether the board knows all there is to know."""
+        return self._watched.place is not None and self._story.waits
 
     async def _pause(self) -> None:
-        limit_s = RETRY_SECONDS
-        if self._outage_since_s is None:
-            limit_s = min(self._poll_s(), self._story.next_in(self._clock.now_ms()) / 1000)
+        limit_s = self._story.next_in(self._clock.now_ms()) / 1000
+        if not self._only_waits():
+            limit_s = min(limit_s, POLL_SECONDS if self._outage_since_s is None else RETRY_SECONDS)
         try:
             async with asyncio.timeout(limit_s):
                 await self._wake.wait()

@@ -1,10 +1,10 @@
 """Where all watched questions stand, asked once per pool and round for the whole replica.
 
-Up to a few hundred questions are looked up one by one each time. A crowd is looked up every few
-seconds; in between its ranks are read off the lanes, and only who has left a lane is looked up.
+Up to a few hundred questions are looked up one by one each time. Of a crowd the ranks are read off
+the lanes, all in one call, and only who has left a lane is looked up.
 
 Watching is also what keeps a seat's place: as long as somebody watches one of its questions, the
-rounds renew its grace.
+rounds renew its grace. A crowd's seats take turns at it, so that no round is long.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
@@ -30,7 +32,7 @@ from app.store.bell import Bell
 logger = logging.getLogger(__name__)
 
 # Rounds follow the bell, but not faster than this, and come this often without it.
-_LEAST_SECONDS = 0.05
+_LEAST_SECONDS = 0.005
 _MOST_SECONDS = 2.0
 # With many watchers a round takes long; then at most a fifth of the time is spent in rounds, and
 # everybody still hears of a change within a second.
@@ -40,23 +42,37 @@ _LONGEST_REST_SECONDS = 0.5
 _KEEP_SECONDS = 1.0
 _CROWD = 400
 _KEEP_CROWD_SECONDS = 5.0
+# how often a few seats of a crowd have their turn
+_CROWD_ROUND_SECONDS = 0.25
 # After so many watchers others may use the event loop.
 _BATCH = 500
 
 
 @dataclass(eq=False, slots=True)
 class Watched:
-    """One watcher's view. Its wake event is set when `place` has changed."""
+    """One watcher's view. Its wake event is set when something of it has changed."""
 
     generation: str
     _wake: asyncio.Event
     # None: not asked yet, or no longer known to the store
     place: Place | None = None
+    # the store could not be asked the last time
+    is_away: bool = False
 
     def show(self, place: Place | None) -> None:
+        if self.is_away:
+            self.is_away = False
+            self._wake.set()
+        if place is self.place:
+            return
         if _shown(place) != _shown(self.place):
             self._wake.set()
         self.place = place
+
+    def lose_touch(self) -> None:
+        if not self.is_away:
+            self.is_away = True
+            self._wake.set()
 
 
 def _shown(place: Place | None) -> tuple[object, ...] | None:
@@ -67,8 +83,8 @@ def _shown(place: Place | None) -> tuple[object, ...] | None:
     return (
         place.state,
         place.ticket,
-        _coarse(place.rank or 0),
-        _coarse(place.waiting),
+        shown_number(place.rank or 0),
+        shown_number(place.waiting),
         place.behind_own,
         place.node,
         place.slice_left_seconds is None,
@@ -80,7 +96,9 @@ def _shown(place: Place | None) -> tuple[object, ...] | None:
     )
 
 
-def _coarse(number: int) -> int:
+# a crowd's worth of numbers: they are looked at for everybody at each departure
+@lru_cache(maxsize=32_768)
+def shown_number(number: int) -> int:
     """Exact up to 20, then steps of 5 %."""
     return number if number <= 20 else 20 + int(math.log(number / 20, 1.05))
 
@@ -92,8 +110,12 @@ class _Room:
     watchers: dict[str, set[Watched]] = field(default_factory=dict[str, set[Watched]])
     due: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    # when a round last kept the seats, on the monotonic clock
+    # the monotonic clock: when a round last kept the seats, or a crowd's turns came on
     kept_at: float = -math.inf
+    # and when all were last looked at
+    looked_at: float = -math.inf
+    # a crowd's questions in the order in which their seats are kept
+    turns: deque[str] = field(default_factory=deque[str])
 
 
 class Board:
@@ -126,7 +148,10 @@ class Board:
         """Watch one question: sets `wake` on each change of its place, keeps its seat's place."""
         room = self._room(pool)
         watched = Watched(generation, wake)
-        room.watchers.setdefault(generation, set()).add(watched)
+        if generation not in room.watchers:
+            room.watchers[generation] = set()
+            room.turns.append(generation)
+        room.watchers[generation].add(watched)
         room.due.set()
         try:
             yield watched
@@ -167,47 +192,80 @@ class Board:
             del self._rooms[pool]
 
     async def _round(self, pool: str, room: _Room) -> None:
+        rung = room.due.is_set()
         room.due.clear()
         began = time.monotonic()
+        is_crowd = len(room.watchers) > _CROWD
         try:
-            places = await self._look_up(pool, room, began)
+            if is_crowd:
+                await self._serve_crowd(pool, room, began, rung=rung)
+            else:
+                await self._serve_few(pool, room, began)
         except (StoreUnavailableError, RedisError) as error:
             logger.warning("the places of %s could not be read: %s", pool, error)
-        else:
-            await _show(room, places)
+            for watched in _watchers(room):
+                watched.lose_touch()
         busy_seconds = time.monotonic() - began
         rest_seconds = min(_REST_FACTOR * busy_seconds, _LONGEST_REST_SECONDS)
         await asyncio.sleep(max(_LEAST_SECONDS, rest_seconds))
         try:
-            async with asyncio.timeout(_MOST_SECONDS):
+            async with asyncio.timeout(_CROWD_ROUND_SECONDS if is_crowd else _MOST_SECONDS):
                 await room.due.wait()
         except TimeoutError:
             pass  # nobody rang: a message may have been lost, and seats want to be kept
 
-    async def _look_up(self, pool: str, room: _Room, now: float) -> dict[str, Place]:
+    async def _serve_few(self, pool: str, room: _Room, now: float) -> None:
         names = list(room.watchers)
-        is_crowd = len(names) > _CROWD
-        keeps = now - room.kept_at >= (_KEEP_CROWD_SECONDS if is_crowd else _KEEP_SECONDS)
-        if keeps or not is_crowd:
-            places = await self._line.places(pool, names, watched=keeps)
-            room.kept_at = now if keeps else room.kept_at
-            return places
+        keeps = now - room.kept_at >= _KEEP_SECONDS
+        places = await self._line.places(pool, names, watched=keeps)
+        room.kept_at = now if keeps else room.kept_at
+        room.turns = deque(room.watchers)
+        for name in names:
+            _show(room, name, places.get(name))
+
+    async def _serve_crowd(self, pool: str, room: _Room, now: float, *, rung: bool) -> None:
+        kept = _next_turns(room, now)
+        places = await self._line.places(pool, kept, watched=True) if kept else {}
+        for name in kept:
+            _show(room, name, places.get(name))
+        if not rung and now - room.looked_at < _MOST_SECONDS:
+            return
+        room.looked_at = now
         standings = await self._line.standings(pool)
-        places: dict[str, Place] = {}
-        for count, name in enumerate(names, 1):
+        missing: list[str] = []
+        for count, name in enumerate(list(room.watchers), 1):
             known = next((one.place for one in room.watchers.get(name, ()) if one.place), None)
             place = known and standings.place(known)
-            if place is not None:
-                places[name] = place
+            if place is None:
+                missing.append(name)
+            else:
+                _show(room, name, place)
             if count % _BATCH == 0:
                 await asyncio.sleep(0)
-        missing = [name for name in names if name not in places]
-        return places | await self._line.places(pool, missing, watched=False)
+        places = await self._line.places(pool, missing, watched=False)
+        for name in missing:
+            _show(room, name, places.get(name))
 
 
-async def _show(room: _Room, places: dict[str, Place]) -> None:
-    for count, name in enumerate(list(room.watchers), 1):
-        for watched in room.watchers.get(name, ()):
-            watched.show(places.get(name))
-        if count % _BATCH == 0:
-            await asyncio.sleep(0)
+def _next_turns(room: _Room, now: float) -> list[str]:
+    """Whose seats a crowd's round keeps: so many that each has its turn every
+    `_KEEP_CROWD_SECONDS`, whoever was kept longest ago first."""
+    passed_seconds = min(now - room.kept_at, _KEEP_CROWD_SECONDS)
+    room.kept_at = now
+    share = math.ceil(len(room.watchers) * passed_seconds / _KEEP_CROWD_SECONDS)
+    chosen: list[str] = []
+    while room.turns and len(chosen) < share:
+        name = room.turns.popleft()
+        if name in room.watchers:
+            chosen.append(name)
+    room.turns.extend(chosen)
+    return chosen
+
+
+def _watchers(room: _Room) -> list[Watched]:
+    return [watched for same in room.watchers.values() for watched in same]
+
+
+def _show(room: _Room, name: str, place: Place | None) -> None:
+    for watched in room.watchers.get(name, ()):
+        watched.show(place)

@@ -76,7 +76,7 @@ async def test_a_reader_that_takes_nothing_is_dropped():
             await asyncio.Event().wait()
 
     held = Held()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(15):
         await response(held, send_timeout_seconds=0.05)(SCOPE, stays, send)
     assert held.opened == 1
     assert not held.is_open
@@ -94,7 +94,7 @@ async def test_a_reader_that_leaves_ends_the_stream():
         return {"type": "http.disconnect"}
 
     held = Held()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(15):
         await response(held)(SCOPE, receive, send)
     assert not held.is_open
 

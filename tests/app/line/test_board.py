@@ -144,8 +144,12 @@ async def test_an_outage_is_waited_out(hall: Hall, line: CountingLine, bell: Bel
     async with Board(line, bell) as board, board.watch(POOL, "a1", wake) as watched:
         await until(lambda: line.calls >= 1)
         assert watched.place is None
+        await asyncio.wait_for(wake.wait(), 5)
+        assert watched.is_away
+        wake.clear()
         line.failing = False
         await asyncio.wait_for(wake.wait(), 5)
+        assert not watched.is_away
         assert watched.place is not None
 
 
