@@ -11,7 +11,7 @@ INDEX  := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install run dev node test check format lint types imports bench bench-gpu soak soak-line screenshots clean
+.PHONY: help install run dev node test check format lint types imports bench bench-line bench-gpu soak soak-line screenshots clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ format: $(VENV)/.dev  ## format and fix what can be fixed
 bench: $(VENV)/.dev  ## speed: decode beside llama.cpp, TTFT, delivered rate, added latency
 	$(BIN)/python -m engine.bench.offline $(ARGS)
 	$(BIN)/python -m tests.bench.delivery $(ARGS)
+
+bench-line: $(VENV)/.dev  ## the line under load: joins, 10,000 waiting, hand-over, tokens on their way
+	$(BIN)/python -m tests.bench.line $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
 	$(BIN)/python -m engine.bench.gpu $(ARGS)

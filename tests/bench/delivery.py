@@ -9,26 +9,26 @@ tokens and later ones apart; the processor time of web and store. Last line: JSO
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import orjson
 import psutil
 
-from app.store.embedded import EmbeddedStore
 from engine.bench.report import Row, print_report
+from tests.bench.product import (
+    cpu_seconds,
+    make_key,
+    nodes_ready,
+    percentile,
+    product,
+    stamped_node,
+)
 from tests.bench.stamped_node import MODEL
-from tests.waiting import until
 
 FIRST_TOKEN_ROUNDS = 100
 RATES = (600.0, 5000.0)
@@ -58,6 +58,10 @@ class Answer:
         arrived, stamps = self.frames[0]
         return (arrived - stamps[0]) / 1e6
 
+    def beyond_frame_ms(self, percent: int) -> float:
+        """Of the later tokens: a percentile of the time on the way, less the frame's."""
+        return max(0.0, percentile(self.on_the_way_ms(), percent) - FRAME_MS)
+
     def on_the_way_ms(self) -> list[float]:
         """Of every later token, framing included."""
         return [(arrived - stamp) / 1e6 for arrived, stamps in self.frames[1:] for stamp in stamps]
@@ -86,65 +90,14 @@ async def ask(client: httpx.AsyncClient, tokens: int) -> Answer:
     return Answer(tuple(frames), produced)
 
 
-@contextmanager
-def process(*command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, env=os.environ | environment) as child:
-        try:
-            yield child
-        finally:
-            child.terminate()
-
-
 @asynccontextmanager
-async def product(rate: float) -> AsyncGenerator[Bench]:
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
-        store = EmbeddedStore.start(folder)
-        stack.callback(store.stop)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
-        settings = {
-            "BATON_REDIS_URL": store.url, "BATON_DATA_FOLDER": str(folder), "BATON_PORT": str(port),
-            "BATON_REQUESTS_PER_MINUTE": "100000", "BATON_LOG_LEVEL": "error",
-        }  # fmt: skip
-        baton = str(Path(sys.executable).parent / "baton")
-        web = stack.enter_context(process(baton, "web", **settings))
-        stack.enter_context(
-            process(sys.executable, "-m", "tests.bench.stamped_node", store.url, str(rate), "n1")
-        )
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
-
-        async def ready() -> bool:
-            try:
-                return (await client.get("/readyz")).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        await until(ready, within_seconds=30, what="web and node")
-        client.headers["Authorization"] = f"Bearer {await make_key(client, url)}"
-        assert store.process is not None, "a store of an earlier run was adopted"
-        yield Bench(client, (psutil.Process(web.pid), psutil.Process(store.process.pid)))
-
-
-async def make_key(client: httpx.AsyncClient, url: str) -> str:
-    person = {"name": "bench", "password": "only for this run"}
-    signed = await client.post("/api/sign-up", json=person, headers={"Origin": url})
-    signed.raise_for_status()
-    made = await client.post(
-        "/api/keys", json={"name": "b", "kind": "secret", "origins": []}, headers={"Origin": url}
-    )
-    made.raise_for_status()
-    return made.json()["secret"]
-
-
-def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    return sum(sum(one.cpu_times()[:2]) for one in processes)
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+async def bench_at(rate: float, how_many: int = 1) -> AsyncGenerator[Bench]:
+    """A product with so many nodes, each making `rate` tokens a second, and a client with a key."""
+    async with product() as made:
+        with stamped_node(made.store_url, rate, "n1", how_many):
+            await nodes_ready(made.store_url, how_many)
+            made.client.headers["Authorization"] = f"Bearer {await make_key(made)}"
+            yield Bench(made.client, made.servers)
 
 
 async def first_tokens(bench: Bench) -> list[Row]:
@@ -155,19 +108,24 @@ async def first_tokens(bench: Bench) -> list[Row]:
     ]
 
 
-async def streams(bench: Bench, rate: float) -> list[Row]:
-    await ask(bench.client, round(rate))
+async def measured(bench: Bench, rate: float) -> tuple[Answer, float]:
+    """An answer of `STREAM_SECONDS`, and what web and store took for it, in percent of a core."""
     cpu_before, began_s = cpu_seconds(bench.servers), time.perf_counter()
     answer = await ask(bench.client, round(rate * STREAM_SECONDS))
     wall_s = time.perf_counter() - began_s
-    cpu_percent = (cpu_seconds(bench.servers) - cpu_before) / wall_s * 100
+    return answer, (cpu_seconds(bench.servers) - cpu_before) / wall_s * 100
+
+
+async def streams(bench: Bench, rate: float) -> list[Row]:
+    await ask(bench.client, round(rate))
+    answer, cpu_percent = await measured(bench, rate)
     way = answer.on_the_way_ms()
     named = f"{rate:.0f} tok/s"
     return [
         Row(f"{named}: produced", answer.produced_tps, "tok/s", None, "higher"),
         Row(f"{named}: delivered / produced", answer.delivered_tps / answer.produced_tps, "ratio", 0.99, "higher"),
-        Row(f"{named}: token on its way beyond the {FRAME_MS:.0f} ms frame, p50", max(0.0, statistics.median(way) - FRAME_MS), "ms", 2, "lower"),
-        Row(f"{named}: token on its way beyond the {FRAME_MS:.0f} ms frame, p99", max(0.0, percentile(way, 99) - FRAME_MS), "ms", 10, "lower"),
+        Row(f"{named}: token on its way beyond the {FRAME_MS:.0f} ms frame, p50", answer.beyond_frame_ms(50), "ms", 2, "lower"),
+        Row(f"{named}: token on its way beyond the {FRAME_MS:.0f} ms frame, p99", answer.beyond_frame_ms(99), "ms", 10, "lower"),
         Row(f"{named}: token on its way, framing included, p50", statistics.median(way), "ms", None, "lower"),
         Row(f"{named}: processor time of web and store", cpu_percent, "% of a core", 10 if rate <= 600 else None, "lower"),
     ]  # fmt: skip
@@ -176,7 +134,7 @@ async def streams(bench: Bench, rate: float) -> list[Row]:
 async def main() -> None:
     rows: list[Row] = []
     for rate in RATES:
-        async with product(rate) as bench:
+        async with bench_at(rate) as bench:
             if not rows:
                 rows += await first_tokens(bench)
             rows += await streams(bench, rate)

@@ -1,0 +1,1 @@
+"""The line under load: `python -m tests.bench.line` (`make bench-line`)."""
