@@ -91,7 +91,7 @@ async def _latencies(line: Line, node: HeldNode) -> list[Row]:
 
     for _ in range(SERIAL_ROUNDS):
         seat, job = f"u:{uuid4().hex}", Job(uuid4().hex, PAYLOAD, hold=True)
-        await timed("join", line._join(POOL, seat, job, "browser"))
+        await timed("join", line._join(POOL, seat, job, "browser", ""))
         await timed("rank", line.places(POOL, [job.generation], watched=True))
         await timed("pump", line.pump(POOL))
         await timed("heartbeat", node.report())
