@@ -30,11 +30,11 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _ACCOUNTS:
             return super().get_command(ctx, cmd_name)
-        from app.accounts import commands
+        from app import parting_commands
 
         accounts = typer.Typer(rich_markup_mode=None, add_completion=False)
-        accounts.add_typer(commands.user_app, name="user")
-        accounts.add_typer(commands.key_app, name="key")
+        accounts.add_typer(parting_commands.user_app, name="user")
+        accounts.add_typer(parting_commands.key_app, name="key")
         group = typer.main.get_command(accounts)
         assert isinstance(group, TyperGroup)
         return group.get_command(ctx, cmd_name)

@@ -18,7 +18,7 @@ from app.accounts import routes as accounts
 from app.accounts.cors import Cors
 from app.accounts.csrf import Csrf
 from app.accounts.db import Database
-from app.chat import browser, openai
+from app.chat import browser, openai, parting
 from app.chat.scribe import run_scribe
 from app.embed import routes as embed
 from app.line.board import Board
@@ -55,6 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in (
         pages.router,
         accounts.router,
+        parting.router,
         browser.router,
         openai.router,
         embed.router,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -67,19 +66,6 @@ def make_admin(name: Name, data_folder: DataFolder = None) -> None:
     typer.echo(f"{name} is an administrator now.")
 
 
-@user_app.command("delete")
-def delete_user(
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    data_folder: DataFolder = None,
-) -> None:
-    """Delete an account with its keys, conversations and answers."""
-    if not yes:
-        typer.confirm(f"Delete {name} with all keys and conversations?", abort=True)
-    _run(lambda people, _: people.delete(name), data_folder)
-    typer.echo(f"Deleted {name}.")
-
-
 @key_app.command("create")
 def create_key(
     user: Annotated[str, typer.Argument(help="Whose key.")],
@@ -118,21 +104,6 @@ def list_keys(
         typer.echo(line)
 
 
-@key_app.command("revoke")
-def revoke_key(
-    user: Annotated[str, typer.Argument(help="Whose key.")],
-    key_id: Annotated[str, typer.Argument(help="The id that `list` shows.")],
-    data_folder: DataFolder = None,
-) -> None:
-    """Revoke a key at once and for good."""
-
-    async def revoke(people: People, keys: ApiKeys) -> None:
-        await keys.revoke((await people.named(user)).id, key_id)
-
-    _run(revoke, data_folder)
-    typer.echo("Revoked.")
-
-
 def _password() -> str:
     """Asked twice on a terminal, else the first line of standard input; never an argument, which
     every process of the machine could read."""
@@ -142,13 +113,22 @@ def _password() -> str:
 
 
 def _run(work: Callable[[People, ApiKeys], Awaitable[T]], data_folder: Path | None) -> T:
-    """Do `work` on the configured database; a fault becomes its sentence and exit status 1, or 2
-    where the set-up is wrong."""
+    """Do `work` on the configured database, as `run_or_exit`."""
+
+    async def whole(settings: Settings) -> T:
+        async with Database.open(settings.database()) as database:
+            await database.migrate()
+            return await work(People(database, Passwords()), ApiKeys(database))
+
+    return run_or_exit(whole, data_folder)
+
+
+def run_or_exit(work: Callable[[Settings], Awaitable[T]], data_folder: Path | None) -> T:
+    """A fault becomes its sentence and exit status 1, or 2 where the set-up is wrong."""
     settings = settings_from(data_folder=data_folder)
 
     async def whole() -> T:
-        async with _services(settings) as (people, keys):
-            return await work(people, keys)
+        return await work(settings)
 
     try:
         return asyncio.run(whole())
@@ -156,10 +136,3 @@ def _run(work: Callable[[People, ApiKeys], Awaitable[T]], data_folder: Path | No
         typer.echo(error.message, err=True)
         refused = isinstance(error, DatabaseRefusedError)
         raise typer.Exit(EXIT_CONFIGURATION if refused else 1) from error
-
-
-@asynccontextmanager
-async def _services(settings: Settings) -> AsyncGenerator[tuple[People, ApiKeys]]:
-    async with Database.open(settings.database()) as database:
-        await database.migrate()
-        yield People(database, Passwords()), ApiKeys(database)

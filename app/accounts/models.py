@@ -154,6 +154,8 @@ class Turn(Base):
     # whose it is; of a visitor: the owner of the key
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     seat: Mapped[str] = mapped_column(String(80))
+    # the API key that asked, if one did
+    key_id: Mapped[str | None] = mapped_column(String(32))
     source: Mapped[str] = mapped_column(String(8))
     pool: Mapped[str] = mapped_column(String(200))
     question: Mapped[str] = mapped_column(Text, default="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ConfigDict, FailFast, Field
 
 from app.accounts.caller import Caller, address_of, cookie_name, signed_in
@@ -18,7 +18,6 @@ from app.errors import ForbiddenError
 
 router = APIRouter(prefix="/api")
 SignedIn = Annotated[Caller, Depends(signed_in)]
-KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 Services = Annotated[Accounts, Depends(accounts)]
 
 # failed tries for one name from everywhere, as a multiple of one address's tries
@@ -120,11 +119,6 @@ async def create_key(
     response.headers["Cache-Control"] = "no-store"
     key, text = await services.keys.create(_user_id(caller), body.name, body.kind, body.origins)
     return _shown(key) | {"secret": text}
-
-
-@router.delete("/keys/{key_id}", status_code=204)
-async def revoke_key(key_id: KeyId, caller: SignedIn, services: Services) -> None:
-    await services.keys.revoke(_user_id(caller), key_id)
 
 
 async def _begin(request: Request, response: Response, services: Accounts, user: User) -> None:

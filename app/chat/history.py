@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -82,6 +82,7 @@ async def begin(database: Database, caller: Caller, new: NewTurn) -> Turn:
                 conversation_id=conversation_id,
                 user_id=caller.user_id,
                 seat=caller.seat,
+                key_id=caller.key_id,
                 source=new.source,
                 pool=new.pool,
                 question=storable(new.question) if new.source == "chat" else "",
@@ -165,6 +166,25 @@ async def open_turns(
         .where(Turn.status == "open", Turn.created_at < until)
         .order_by(Turn.created_at)
         .limit(most)
+    )
+    async with session_of(database) as session:
+        return [(pool, generation) for pool, generation in (await session.execute(query)).all()]
+
+
+async def open_turns_of_key(database: Database, key_id: str) -> list[tuple[str, str]]:
+    """(pool, generation) of what an API key asked and what has not ended."""
+    query = select(Turn.pool, Turn.generation).where(Turn.status == "open", Turn.key_id == key_id)
+    async with session_of(database) as session:
+        return [(pool, generation) for pool, generation in (await session.execute(query)).all()]
+
+
+async def turns_in_store(
+    database: Database, user_id: str, *, kept_seconds: float
+) -> list[tuple[str, str]]:
+    """(pool, generation) of an account's turns whose texts the store may still have."""
+    since = now() - timedelta(seconds=kept_seconds)
+    query = select(Turn.pool, Turn.generation).where(
+        Turn.user_id == user_id, or_(Turn.ended_at.is_(None), Turn.ended_at >= since)
     )
     async with session_of(database) as session:
         return [(pool, generation) for pool, generation in (await session.execute(query)).all()]

@@ -21,6 +21,7 @@ local ENDINGS = {
   gone = {'Nobody was watching any more, so the answer was not started.', true},
   slice_ended = {'Your time on the node was over before this answer began. Ask again to rejoin.', true},
   removed = {'An administrator took this question out of the line.', false},
+  revoked = {'The API key that asked this question was revoked.', false},
   node_lost = {'The node that was answering has failed. What was written is kept; ask again to go on.', true},
   unanswerable = {'Every node that began on this question failed before its first word. Ask it differently.', false},
   node_error = {'The node stopped without finishing this answer. Ask again to go on.', true},
@@ -30,11 +31,13 @@ local BEGUN = {
   left = 'You stopped this answer while it waited for another node. What was written is kept.',
   away = 'Nobody was watching any more, so this answer was not continued. What was written is kept.',
   removed = 'An administrator stopped this answer. What was written is kept.',
+  revoked = 'The API key that asked this question was revoked. What was written is kept.',
   slice_ended = 'Your time was over before another node went on with this answer. What was written is kept.',
 }
 BEGUN.gone = BEGUN.away
 -- why a question was called off -> what its asker reads when no node had begun on it
-local CALLED_OFF = {stopped = 'left', gone = 'gone', slice_ended = 'slice_ended', admin = 'removed'}
+local CALLED_OFF = {stopped = 'left', gone = 'gone', slice_ended = 'slice_ended', admin = 'removed',
+  revoked = 'revoked'}
 
 local function field(key, name)
   return redis.call('HGET', key, name) or ''

@@ -1,5 +1,5 @@
 -- Call off one question. Waiting: it ends here. On a node: the node is told and ends it.
--- KEYS[1] pool prefix. ARGV: limits, generation, reason (stopped | gone | slice_ended | admin).
+-- KEYS[1] pool prefix. ARGV: limits, generation, reason (stopped | gone | slice_ended | admin | revoked).
 -- Result: the state it was in (queued | assigned | ended), or nil when unknown.
 
 local gen, reason = ARGV[2], ARGV[3]
@@ -13,7 +13,7 @@ end
 if state == 'queued' then
   local code = CALLED_OFF[reason]
   -- its asker knows that it never began: whoever stops or hangs up has simply left
-  fail(gen, code == 'removed' and code or 'left')
+  fail(gen, (code == 'removed' or code == 'revoked') and code or 'left')
   redis.call('LREM', p .. 'j:' .. ticket, 1, gen)
   changed = true
   if field(p .. 't:' .. ticket, 'state') == 'waiting'

@@ -21,6 +21,7 @@ from app.accounts.db import Database
 from app.accounts.routes import router as accounts_router
 from app.accounts.secrets import Passwords
 from app.accounts.wiring import make_accounts
+from app.chat.parting import router as parting_router
 from app.settings import Settings
 from app.store.client import Store
 
@@ -97,6 +98,7 @@ async def site(store_url: str, folder: Path, **settings: Any) -> AsyncGenerator[
         await database.migrate()
         app = FastAPI()
         app.include_router(accounts_router)
+        app.include_router(parting_router)
         app.include_router(probe)
         errors.install(app)
         app.add_middleware(Csrf, public_url=chosen.public_url)
