@@ -75,8 +75,8 @@ def write_config(
         f"dir {_quoted(str(folder))}",
         f"logfile {_quoted(str(folder / 'valkey.log'))}",
         "loglevel warning",
-        # Every acknowledged write survives the end of the process; a machine that crashes loses
-        # at most about a second.
+        # A machine that crashes loses about a second. A server that is killed loses nothing, or, on a
+        # disk whose fsync is slow just then, up to two seconds of acknowledged writes.
         "appendonly yes",
         "appendfsync everysec",
         'save ""',

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx
 
+from app.errors import StoreUnavailableError
 from tests.app.serving import PASSWORD, heard
 from tests.faults.site import POOL, Site
 from tests.history.events import Heard, Reading
@@ -38,6 +39,27 @@ class Page:
         return bool(self.heard) and self.heard[-1].name in ("done", "failed")
 
     @property
+    def rank(self) -> int | None:
+        """As last told."""
+        states = [one.data for one in self.heard if one.name == "state"]
+        return states[-1]["rank"] if states else None
+
+    def moved_to(self, node: str) -> bool:
+        """Whether the answer goes on at that node, as far as the page was told."""
+        states = [one.data for one in self.heard if one.name == "state"]
+        now = states[-1]
+        return bool(now["moved"] and now["node"] and now["node"]["name"] == node)
+
+    @property
+    def is_troubled(self) -> bool:
+        """Told that the store is out of reach."""
+        return any(
+            one.data["reason"] == StoreUnavailableError.message
+            for one in self.heard
+            if one.name == "state"
+        )
+
+    @property
     def text(self) -> str:
         return "".join(one.data["text"] for one in self.heard if one.name == "delta")
 
@@ -45,8 +67,17 @@ class Page:
 class Person:
     """A signed-in browser. `name` is unique."""
 
-    def __init__(self, site: Site, name: str, chance: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        name: str,
+        chance: random.Random | None = None,
+        *,
+        only: int | None = None,
+    ) -> None:
         self._site = site
+        # the one replica that this person speaks to; None: now this, now that
+        self.only = only
         self.name = name
         self._chance = chance or random.Random(name)
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(20, connect=5))
@@ -61,7 +92,9 @@ class Person:
         await self._client.aclose()
 
     def url(self) -> str:
-        """Any replica."""
+        """Any replica, unless it is to be one."""
+        if self.only is not None:
+            return self._site.urls[self.only]
         return self._chance.choice(self._site.urls)
 
     async def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
@@ -83,11 +116,23 @@ class Person:
     async def leave(self) -> None:
         await self._send("POST", "/api/line/leave")
 
+    @property
+    def cookies(self) -> httpx.Cookies:
+        return self._client.cookies
+
     async def ask(
-        self, question: str, *, hang_up_after: int | None = None, **settings: Any
+        self,
+        question: str,
+        *,
+        hang_up_after: int | None = None,
+        page: Page | None = None,
+        **settings: Any,
     ) -> Page:
-        """Ask and follow to the end, over lost connections; or hang up after so many events."""
-        page = Page(uuid4().hex)
+        """Ask and follow to the end, over lost connections; or hang up after so many events.
+
+        `page`: an empty one, for whoever wants to look at it meanwhile.
+        """
+        page = page or Page(uuid4().hex)
         stayed = True
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

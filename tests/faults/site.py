@@ -147,6 +147,8 @@ class Site:
         async with httpx.AsyncClient(timeout=5) as client:
             for url in self.urls:
                 await until(lambda url=url: _is_ready(client, url), within_seconds=60, what=url)
+        if not self.nodes:
+            return
         wanted = len(self.nodes) if nodes is None else nodes
         await until(lambda: self._has_nodes(wanted), within_seconds=60, what="nodes")
 
@@ -159,6 +161,12 @@ class Site:
         """A look at the line that changes nothing of it."""
         async with Store.connect(self.store.url) as store:
             yield Line(store, Settings(redis_url=self.store.url))
+
+    async def free_nodes(self) -> bool:
+        """No node is held, and all are there."""
+        async with self.line() as line:
+            pools = await line.pools()
+            return any(pool.nodes == len(self.nodes) for pool in pools)
 
     async def all_over(self, within_seconds: float = 60) -> None:
         """Everybody has gone: nobody waits and nothing is held."""

@@ -49,7 +49,7 @@ class Generation:
     lasts: list[str] = field(default_factory=list[str])
     # how often its seat lost the place that this question stood on
     places_lost: int = 0
-    # the store forgot it before its end
+    # the store forgot it: asked again under the same id, it is another one
     is_forgotten: bool = False
 
 
@@ -99,7 +99,7 @@ class Pool:
         self.nodes.clear()
         self.held_since_ms = -math.inf
         for generation in self.generations.values():
-            generation.is_forgotten |= generation.state != "ended"
+            generation.is_forgotten = True
 
     @see.register
     def _came(self, event: e.NodeCame) -> None:

@@ -99,6 +99,8 @@ async def test_what_happens_in_the_store_against_the_rules_is_found(
 async def test_a_history_goes_over_kills_and_lost_memories(recorder: OwnServer, hall: Hall) -> None:
     await hall.node("n1")
     await hall.ask("ann", generation="a1")
+    # a slow disk makes the server keep writes back for a moment, and a kill costs those
+    await hall.store.command("WAITAOF", 1, 0, 2500)
     recorder.kill()
     recorder.start()
     await until(lambda: is_back(hall))

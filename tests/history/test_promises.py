@@ -172,6 +172,16 @@ def test_a_breach_in_the_store_is_found(kind: str) -> None:
     assert promise in found(history(events)), breaches(history(events))
 
 
+def test_a_question_that_the_store_forgot_may_be_asked_again() -> None:
+    later = [
+        replace(event, fence=event.fence + 100) if isinstance(event, e.Given) else event
+        for event in ORDERLY
+        if not isinstance(event, e.Written) or event.fence is None
+    ]
+    again = history([*ORDERLY, e.Forgot(), *later], readings=[e.Reading("ann", "a1", HEARD[::3])])
+    assert breaches(again) == []
+
+
 def test_who_is_not_there_may_be_passed_over_and_keeps_the_place() -> None:
     events = swapped(
         e.LeaseBegan("tb", "n1"), e.Opened("tc", "cid", "browser", 1000),

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from redis import Redis
@@ -39,19 +38,23 @@ class OwnServer:
         return f"unix://{self._socket}"
 
     @property
+    def socket(self) -> Path:
+        return self._socket
+
+    @property
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process
         return self._process
 
-    def start(self, *, largest_file_bytes: int | None = None) -> None:
-        """Returns when it answers. `largest_file_bytes`: what its file may grow to, as on a full
-        disk (a write beyond it fails)."""
+    def start(self) -> None:
+        """Returns when it answers."""
         command = [str(get_binary_path()), "--port", str(self._port), "--bind", "127.0.0.1",
                    "--unixsocket", str(self._socket), "--save", "",
                    "--dir", str(self._data), "--loglevel", "warning"]  # fmt: skip
         command += _KEEPING if self._keeps else ()
-        limit = None if largest_file_bytes is None else _limited(largest_file_bytes)
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=limit)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, preexec_fn=_hear_of_a_full_disk
+        )
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -82,6 +85,14 @@ class OwnServer:
         self.process.wait()
         self._process = None
 
+    def fill_disk(self) -> None:
+        """From now on its file cannot grow."""
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+    def free_disk(self) -> None:
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, unlimited)
+
     def forget(self) -> None:
         """Lose all data; it must not run. What was is put aside for `lives`."""
         aside = self._data / f"life-{self._lives}"
@@ -94,10 +105,6 @@ class OwnServer:
         return [*(self._data / f"life-{n}" for n in range(self._lives)), self._data]
 
 
-def _limited(most_bytes: int) -> Callable[[], None]:
-    def limit() -> None:
-        # the server then gets EFBIG, as from a file system without room
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
-
-    return limit
+def _hear_of_a_full_disk() -> None:
+    """A write beyond the limit fails, as on a full disk; by default it would end the server."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
