@@ -69,7 +69,7 @@ def main(runs_file: str, name: str, pool: str, tokens_per_second: str) -> int:
         tokens_per_second=float(tokens_per_second), tokens_per_step=1, prefill_ms_per_token=1,
         answer_tokens=ANSWER_TOKENS,
     )  # fmt: skip
-    options = NodeOptions("scripted", pool, name, KindOptions(script=script))
+    options = NodeOptions("scripted", pool, name, kinds=KindOptions(script=script))
     return run_node(options, Settings())
 
 

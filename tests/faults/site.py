@@ -153,6 +153,8 @@ class Site:
         await until(lambda: self._has_nodes(wanted), within_seconds=60, what="nodes")
 
     async def _has_nodes(self, count: int) -> bool:
+        for process in (*self.webs, *self.nodes):
+            assert process.is_running, f"{process.name} ended: {process.log[-2000:]}"
         async with self.line() as line:
             return any(pool.nodes >= count for pool in await line.pools()) or not count
 
