@@ -135,6 +135,7 @@ async def test_a_full_disk_is_said_and_survived(recorder: OwnServer, tmp_path: P
                     return answer
 
             answer = await until(refused, within_seconds=30, what="writes are refused")
+        assert answer is not None
         error = answer.json()["error"]
         assert (error["code"], error["message"]) == (
             StoreUnavailableError.code, StoreUnavailableError.message,

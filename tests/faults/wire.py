@@ -15,7 +15,7 @@ class Wire:
         self._socket = socket
         self._open = asyncio.Event()
         self._open.set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
         self.url = ""
 
     def cut(self) -> None:
@@ -27,22 +27,17 @@ class Wire:
         self._open.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         there, back = await asyncio.open_unix_connection(str(self._socket))
         pumps = [
             asyncio.create_task(self._pump(reader, back)),
             asyncio.create_task(self._pump(there, writer)),
         ]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            for end in (writer, back):
-                end.transport.abort()
-            self._tasks.discard(task)
+        self._pumps.update(pumps)
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, back):
+            end.transport.abort()
+        await asyncio.wait(pumps)
+        self._pumps.difference_update(pumps)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
@@ -53,10 +48,12 @@ class Wire:
             await self._open.wait()
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        pumps = list(self._pumps)
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        # those who served see that, and hang up
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
