@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from engine.card import card_from_gguf
 from engine.kernels import NATIVE
 from engine.machine import core_count, processor
 from engine.memory import memory_for
@@ -15,7 +14,8 @@ from engine.models import Model, best_level, load_model
 from engine.runtime.device import CUDA_LEVEL, choose_device
 from engine.runtime.native import native_label
 from engine.types import ModelCard
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.opening import open_checkpoint, read_card
 
 # Prompt tokens per pass; cancel is looked at between two. Time for 512 tokens of SmolLM2 against
 # 128 at once: 64 takes 1.2 of it, 256 and 512 take 0.93.
@@ -41,29 +41,34 @@ def load(
 ) -> Loaded:
     """Arguments and errors as of `Engine.load`."""
     torch.set_num_threads(threads or default_threads())
-    file = GgufFile.open(path)
-    name = name or Path(path).stem
-    if choose_device(device, level, file) == "cuda":
-        return _load_cuda(file, context_tokens, name)
+    checkpoint = open_checkpoint(path)
+    name = name or model_name(Path(path))
+    if choose_device(device, level, checkpoint) == "cuda":
+        return _load_cuda(checkpoint, context_tokens, name)
     if level == "auto":
-        level = best_level(file)
+        level = best_level(checkpoint)
     with memory_for("the model's weights"), torch.inference_mode():
-        model = load_model(file, level, context_tokens)
+        model = load_model(checkpoint, level, context_tokens)
     if threads:
         model.use_threads(threads)
-    card = card_from_gguf(file, name=name, numerics=numerics(file, level, processor()))
+    card = read_card(checkpoint, name=name, numerics=numerics(checkpoint, level, processor()))
     return Loaded(model, replace(card, context_tokens=model.context_tokens), CHUNK_TOKENS)
 
 
-def _load_cuda(file: GgufFile, context_tokens: int | None, name: str) -> Loaded:
+def _load_cuda(checkpoint: Checkpoint, context_tokens: int | None, name: str) -> Loaded:
     # only a machine with a GPU has what this imports
     from engine.runtime.cuda_llama import CudaLlama
 
     with memory_for("the model's weights"), torch.inference_mode():
-        model = CudaLlama.load(file, context_tokens)
-    label = numerics(file, CUDA_LEVEL, torch.cuda.get_device_name())
-    card = card_from_gguf(file, name=name, numerics=label)
+        model = CudaLlama.load(checkpoint, context_tokens)
+    label = numerics(checkpoint, CUDA_LEVEL, torch.cuda.get_device_name())
+    card = read_card(checkpoint, name=name, numerics=label)
     return Loaded(model, replace(card, context_tokens=model.context_tokens), CUDA_CHUNK_TOKENS)
+
+
+def model_name(path: Path) -> str:
+    """A file's name without its ending; a folder's name as it is."""
+    return path.stem if path.is_file() else path.resolve().name
 
 
 def default_threads() -> int:
@@ -78,7 +83,7 @@ def default_threads() -> int:
     return max(1, min(8, core_count() - 1))
 
 
-def numerics(file: GgufFile, level: str, hardware: str) -> str:
+def numerics(checkpoint: Checkpoint, level: str, hardware: str) -> str:
     """Equal labels promise equal texts: the weights, the level, and what computes.
 
     The processor's or GPU's name is in it because the libraries choose their kernels by it. The
@@ -86,4 +91,4 @@ def numerics(file: GgufFile, level: str, hardware: str) -> str:
     """
     if level == NATIVE:
         level = native_label()
-    return f"{file.sha256()[:16]}/{level}/{hardware}/torch {torch.__version__}"
+    return f"{checkpoint.sha256()[:16]}/{level}/{hardware}/torch {torch.__version__}"

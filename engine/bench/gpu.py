@@ -28,7 +28,7 @@ from engine.engine import Engine
 from engine.runtime.cuda_llama import CudaLlama
 from engine.tokenizer import Tokenizer
 from engine.types import GenerateRequest, SamplingParams, Step
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 
 PROMPT_TOKENS, ANSWER_TOKENS, LONG_RUN_TOKENS = 32, 128, 1000
 CONTEXT_TOKENS = 9216
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def load(name: str) -> CudaLlama:
     if name == "SmolLM2-135M":
         with torch.inference_mode():
-            return CudaLlama.load(GgufFile.open(demo_model_path()))
+            return CudaLlama.load(GgufCheckpoint.open(demo_model_path()))
     config = {"Llama-3.2-1B": LLAMA_1B, "Qwen3-0.6B": QWEN3_600M}[name]
     with torch.inference_mode():
         return CudaLlama(random_weights(config, CONTEXT_TOKENS))

@@ -9,16 +9,13 @@ The native step's results are float32 and need that only where it had to round t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.kernels import KERNELS
-from engine.weights.dequantise import dequantise
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.rows import Rows
 
 RESCORE_BELOW = 2.0
@@ -28,30 +25,16 @@ MOST_RESCORED = 256
 HEAD_LEVELS = {"fp32": "fp32", "bf16": "bf16", "int8": "int8", "int4": "int8"}
 
 
-class TableRows:
-    """Single rows of a stored matrix, dequantised when asked for; the file stays mapped."""
-
-    def __init__(self, file: GgufFile, name: str) -> None:
-        tensor = file.tensors[name]
-        self._type = tensor.quant_type
-        self._rows = np.asarray(file.raw(name)).reshape(tensor.shape[0], -1)  # [V, bytes of a row]
-
-    def __call__(self, row_ids: Sequence[int] | np.ndarray) -> Tensor:
-        """[n] -> [n, D] float32, the file's exact values."""
-        raw = self._rows[np.asarray(row_ids)]
-        return torch.from_numpy(dequantise(raw, self._type)).view(len(raw), -1)
-
-
 class Tables:
     """Token ids to hidden states, and the exact logits of few tokens; holds no weights itself."""
 
-    def __init__(self, file: GgufFile, embedding: str, head: str, width: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, embedding: str, head: str, width: int) -> None:
         """Raises ModelFileError when a table is missing or not [V, width]."""
-        vocabulary = file.tensors[embedding].shape[0] if embedding in file.tensors else 0
-        Rows(file, [embedding], (vocabulary, width))
-        self.head_rows = Rows(file, [head], (vocabulary, width))
-        self.embed = TableRows(file, embedding)
-        self._exact_rows = TableRows(file, head)
+        vocabulary = (*checkpoint.shape(embedding), 0)[0]
+        Rows(checkpoint, [embedding], (vocabulary, width))
+        self.head_rows = Rows(checkpoint, [head], (vocabulary, width))
+        self.embed = checkpoint.rows(embedding)
+        self._exact_rows = checkpoint.rows(head)
 
     def rescore(self, logits: Tensor, hidden: Tensor) -> None:
         """Make each row's best of logits [T, V] exact, in place. hidden [T, D] float32, normed."""

@@ -18,7 +18,7 @@ from engine.models.llama import Llama, LlamaConfig
 from engine.models.llama_native import NativeLlama, fits
 from engine.runtime.native import FAST_INSTRUCTIONS, native_instructions
 from engine.types import ModelFileError, SamplingParams
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.rows import UNPACK_4BIT
 
 log = logging.getLogger(__name__)
@@ -79,10 +79,10 @@ class Writer(Protocol):
 
 
 class Loader(Protocol):
-    def __call__(self, file: GgufFile, level: str, context_tokens: int | None) -> Model: ...
+    def __call__(self, checkpoint: Checkpoint, level: str, context_tokens: int | None) -> Model: ...
 
 
-# general.architecture of a GGUF file -> its class
+# model_type of a checkpoint -> its class
 MODELS: Mapping[str, Loader] = {
     "llama": Llama,
 }
@@ -92,47 +92,45 @@ NATIVE_MODELS: Mapping[str, Loader] = {
 }
 
 
-def load_model(file: GgufFile, level: str, context_tokens: int | None = None) -> Model:
+def load_model(checkpoint: Checkpoint, level: str, context_tokens: int | None = None) -> Model:
     """Raises ModelFileError for an unknown architecture, ValueError for an unknown level."""
-    architecture = _architecture(file)
+    architecture = checkpoint.architecture
     if architecture not in MODELS:
         raise ModelFileError(
-            f"The model's architecture is {architecture!r}. "
+            f"The architecture of the model in {checkpoint.path} is {architecture!r}. "
             f"This engine knows: {', '.join(sorted(MODELS))}. Choose another model."
         )
     if level not in LEVELS:
         raise ValueError(f"unknown level {level!r}; there are {', '.join(LEVELS)}")
     if level != NATIVE:
-        return MODELS[architecture](file, level, context_tokens)
-    if not _native_fits(file):
+        return MODELS[architecture](checkpoint, level, context_tokens)
+    if not _native_fits(checkpoint):
         raise NativeUnavailableError(
             "The native level does not know models of this architecture or these sizes. "
             "Choose another level."
         )
-    return NATIVE_MODELS[architecture](file, level, context_tokens)
+    return NATIVE_MODELS[architecture](checkpoint, level, context_tokens)
 
 
-def best_level(file: GgufFile) -> str:
+def best_level(checkpoint: Checkpoint) -> str:
     """`native` where it can run as fast as it is meant to; else the smallest that keeps the values.
 
     That is `int4` where the file's are 4-bit already. Rounding anything else to 4 bits costs
     quality that nobody has checked, so it gets `int8`.
     """
-    if _native_fits(file):
+    if _native_fits(checkpoint):
         try:
             if native_instructions() in FAST_INSTRUCTIONS:
                 return NATIVE
         except NativeUnavailableError as error:
             log.warning("The native level is not available: %s", error)
     layers = [
-        t.quant_type.name for t in file.tensors.values() if len(t.shape) == 2 and "blk." in t.name
+        checkpoint.stored_as(name)
+        for name in checkpoint.names()
+        if ".layers." in name and len(checkpoint.shape(name)) == 2
     ]
     return "int4" if all(kind in UNPACK_4BIT for kind in layers) else "int8"
 
 
-def _architecture(file: GgufFile) -> str:
-    return str(file.metadata.get("general.architecture", "none"))
-
-
-def _native_fits(file: GgufFile) -> bool:
-    return _architecture(file) in NATIVE_MODELS and fits(LlamaConfig.read(file))
+def _native_fits(checkpoint: Checkpoint) -> bool:
+    return checkpoint.architecture in NATIVE_MODELS and fits(LlamaConfig.read(checkpoint))

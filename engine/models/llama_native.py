@@ -12,7 +12,7 @@ from engine.layers.norm import rms_norm_rows
 from engine.machine import core_count
 from engine.models.llama import HEAD, MATRICES, Llama, LlamaConfig
 from engine.runtime.native import OUTSIDE, SLOTS, NativeStep
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.rows import GROUP, Rows
 
 # Stored types whose codes and scales the step keeps, so that its logits need no second look.
@@ -23,10 +23,10 @@ MOST_THREADS = 8
 class NativeLlama(Llama):
     """Use for level `native` only. Raises NativeUnavailableError where it cannot be built."""
 
-    def _pack(self, file: GgufFile) -> None:
+    def _pack(self, checkpoint: Checkpoint) -> None:
         head = self._tables.head_rows
         self._exact_head = head.types <= set(KEPT_TYPES)
-        tied = HEAD not in file.tensors
+        tied = HEAD not in checkpoint
         self._step = NativeStep(
             _sizes(self.config, head.shape[0], self.context_tokens),
             self._rotations,
@@ -39,7 +39,7 @@ class NativeLlama(Llama):
         for n, norms in enumerate(self._norms):
             for which, norm in enumerate(norms):
                 self._step.set_norm(n, which, norm)
-            for name, rows in _matrices(file, self.config, n).items():
+            for name, rows in _matrices(checkpoint, self.config, n).items():
                 self._step.set_matrix(n, SLOTS[name], rows)
 
     @property
@@ -90,7 +90,7 @@ def _sizes(c: LlamaConfig, vocabulary: int, context: int) -> Sizes:
     )
 
 
-def _matrices(file: GgufFile, config: LlamaConfig, n: int) -> dict[str, Rows]:
+def _matrices(checkpoint: Checkpoint, config: LlamaConfig, n: int) -> dict[str, Rows]:
     """The slots' rows: gate and up apart, because a block of each is needed at once."""
     shapes = config.shapes
     half = (config.ffn_width, config.width)
@@ -103,6 +103,6 @@ def _matrices(file: GgufFile, config: LlamaConfig, n: int) -> dict[str, Rows]:
         "down": (MATRICES["down"], shapes["down"]),
     }
     return {
-        name: Rows(file, [part.format(n=n) for part in names], shape)
+        name: Rows(checkpoint, [part.format(n=n) for part in names], shape)
         for name, (names, shape) in parts.items()
     }

@@ -17,7 +17,7 @@ from engine.runtime.device_cache import DeviceCache
 from engine.runtime.llama_weights import LlamaWeights, read_weights
 from engine.runtime.prefill import prefill
 from engine.types import SamplingParams
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
 
 DTYPE = torch.bfloat16
 
@@ -34,9 +34,9 @@ class CudaLlama:
         self.decode_bytes = weights.decode_bytes
 
     @classmethod
-    def load(cls, file: GgufFile, context_tokens: int | None = None) -> CudaLlama:
+    def load(cls, checkpoint: Checkpoint, context_tokens: int | None = None) -> CudaLlama:
         """Raises ModelFileError, OutOfMemoryError."""
-        return cls(read_weights(file, torch.device("cuda"), DTYPE, context_tokens))
+        return cls(read_weights(checkpoint, torch.device("cuda"), DTYPE, context_tokens))
 
     def new_cache(self) -> DeviceCache:
         """A cache with the graph that works on it; the one before must not be used any more."""

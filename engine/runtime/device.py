@@ -9,13 +9,13 @@ import torch
 
 from engine.models.llama import LlamaConfig
 from engine.types import EngineError
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
 
 Device = Literal["auto", "cpu", "cuda"]
 DEVICES = ("auto", "cpu", "cuda")
 
 CUDA_LEVEL = "cuda-bf16"
-# general.architecture of files that the GPU level knows
+# architectures that the GPU level knows
 CUDA_ARCHITECTURES = ("llama",)
 # what its attention works on: powers of two
 HEAD_WIDTHS = (16, 32, 64, 128, 256)
@@ -23,7 +23,7 @@ HEAD_WIDTHS = (16, 32, 64, 128, 256)
 LEVELS_FOR_CUDA = ("auto", "bf16")
 
 
-def choose_device(wanted: str, level: str, file: GgufFile) -> Literal["cpu", "cuda"]:
+def choose_device(wanted: str, level: str, checkpoint: Checkpoint) -> Literal["cpu", "cuda"]:
     """`wanted` "auto" takes the GPU if there is one that can do this, "cuda" insists on it.
 
     Raises ValueError for an unknown name, ModelFileError for a damaged file, EngineError where
@@ -33,7 +33,7 @@ def choose_device(wanted: str, level: str, file: GgufFile) -> Literal["cpu", "cu
         raise ValueError(f"unknown device {wanted!r}; there are {', '.join(DEVICES)}")
     if wanted == "cpu":
         return "cpu"
-    obstacle = _obstacle(level, file)
+    obstacle = _obstacle(level, checkpoint)
     if obstacle is None:
         return "cuda"
     if wanted == "cuda":
@@ -41,7 +41,7 @@ def choose_device(wanted: str, level: str, file: GgufFile) -> Literal["cpu", "cu
     return "cpu"
 
 
-def _obstacle(level: str, file: GgufFile) -> str | None:
+def _obstacle(level: str, checkpoint: Checkpoint) -> str | None:
     """Why the GPU level cannot serve this, as a sentence; None if it can."""
     if not torch.cuda.is_available():
         return "This machine has no CUDA device, or PyTorch is built without CUDA."
@@ -51,10 +51,9 @@ def _obstacle(level: str, file: GgufFile) -> str | None:
         return f"{torch.cuda.get_device_name()} is older than bfloat16 (compute capability 8.0)."
     if level not in LEVELS_FOR_CUDA:
         return f"The level {level} is one of the CPU."
-    architecture = file.metadata.get("general.architecture", "none")
-    if architecture not in CUDA_ARCHITECTURES:
-        return f"The GPU level does not know the architecture {architecture!r} yet."
-    head_width = LlamaConfig.read(file).head_width
+    if checkpoint.architecture not in CUDA_ARCHITECTURES:
+        return f"The GPU level does not know the architecture {checkpoint.architecture!r} yet."
+    head_width = LlamaConfig.read(checkpoint).head_width
     if head_width not in HEAD_WIDTHS:
         return f"The GPU level does not know heads of {head_width} numbers."
     return None

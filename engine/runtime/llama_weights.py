@@ -16,9 +16,9 @@ from engine.models.llama import (
     NORMS,
     ROPE_FACTORS,
     LlamaConfig,
-    vector,
 )
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint, vector
+from engine.weights.rotary import Neighbours
 from engine.weights.rows import Rows
 
 
@@ -59,17 +59,18 @@ class LlamaWeights:
 
 
 def read_weights(
-    file: GgufFile, device: torch.device, dtype: torch.dtype, context_tokens: int | None
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, context_tokens: int | None
 ) -> LlamaWeights:
     """Raises ModelFileError when something is missing or has another shape."""
-    config = LlamaConfig.read(file)
+    config = LlamaConfig.read(checkpoint)
+    checkpoint = Neighbours(checkpoint, config.head_width)
     context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
 
     def matrix(names: list[str], shape: tuple[int, int]) -> Tensor:
-        return Rows(file, names, shape).float32().to(dtype).to(device)
+        return Rows(checkpoint, names, shape).float32().to(dtype).to(device)
 
     def norm(name: str) -> Tensor:
-        return vector(file, name, config.width).to(device)
+        return vector(checkpoint, name, config.width).to(device)
 
     layers = [
         LayerWeights(
@@ -81,12 +82,12 @@ def read_weights(
         )
         for n in range(config.layers)
     ]
-    vocabulary = file.tensors[EMBEDDING].shape[0] if EMBEDDING in file.tensors else 0
+    vocabulary = (*checkpoint.shape(EMBEDDING), 0)[0]
     embedding = matrix([EMBEDDING], (vocabulary, config.width))
-    tied = HEAD not in file.tensors
+    tied = HEAD not in checkpoint
     head = embedding if tied else matrix([HEAD], (vocabulary, config.width))
     half = config.head_width // 2
-    factors = vector(file, ROPE_FACTORS, half) if ROPE_FACTORS in file.tensors else None
+    factors = vector(checkpoint, ROPE_FACTORS, half) if ROPE_FACTORS in checkpoint else None
     return LlamaWeights(
         config,
         context_tokens,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from engine.types import ModelFileError
 from engine.weights.dequantise import QUANT_TYPES, QuantType, dequantise, quant_type
+from engine.weights.mapped import map_file
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -213,24 +214,6 @@ def _alignment(metadata: dict[str, object]) -> int:
     return value
 
 
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            # Private pages: the file cannot change through them, and torch takes the arrays as
-            # they are (it warns about read-only memory).
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except FileNotFoundError:
-        raise ModelFileError(
-            f"There is no model file at {path}. Check the path, or download the model again."
-        ) from None
-    except ValueError:
-        raise ModelFileError(f"The model file {path} is empty. Download it again.") from None
-    except OSError as error:
-        raise ModelFileError(
-            f"The model file {path} cannot be read ({error.strerror}). Check what it is and who may read it."
-        ) from None
-
-
 class GgufFile:
     """An open GGUF file. Tensor bytes are pages of the file, read when first touched."""
 
@@ -251,7 +234,7 @@ class GgufFile:
     def open(cls, path: str | Path) -> GgufFile:
         """Read the header and map the data. Raises ModelFileError."""
         path = Path(path)
-        data = _map(path)
+        data = map_file(path)
         cursor = _Cursor(data)
         try:
             n_tensors, n_entries = _counts(cursor)

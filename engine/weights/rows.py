@@ -1,4 +1,4 @@
-"""Matrices of a GGUF file as the packers want them: stacked, and with their own 4-bit codes.
+"""Matrices of a checkpoint as the packers want them: stacked, and with their own 4-bit codes.
 
 Several tensors that multiply the same input (queries, keys and values; gate and up) become one
 matrix, one product instead of three.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.types import ModelFileError
-from engine.weights.gguf import GgufFile
+from engine.weights.checkpoint import Checkpoint
 
 GROUP = 32
 
@@ -29,31 +29,33 @@ class Groups4Bit:
 
 
 class Rows:
-    """Tensors of one file on top of each other; read when asked for, held by nobody here."""
+    """Weights of one checkpoint on top of each other; read when asked for, held by nobody here."""
 
-    def __init__(self, file: GgufFile, names: Sequence[str], shape: tuple[int, int]) -> None:
-        """Raises ModelFileError when the tensors together are not of this shape [N, K]."""
-        self._file = file
+    def __init__(
+        self, checkpoint: Checkpoint, names: Sequence[str], shape: tuple[int, int]
+    ) -> None:
+        """Raises ModelFileError when the weights together are not of this shape [N, K]."""
+        self._checkpoint = checkpoint
         self._names = tuple(names)
         self.shape = shape
-        found = [file.tensors[name].shape for name in names if name in file.tensors]
+        found = [checkpoint.shape(name) for name in names if name in checkpoint]
         whole = (sum(part[0] for part in found), shape[1])
         if len(found) != len(names) or any(part[1:] != shape[1:] for part in found):
             whole = None
         if whole != shape:
             raise ModelFileError(
-                f"{', '.join(names)} in the model file have the shapes {found}, which do not make "
+                f"{', '.join(names)} in {checkpoint.path} have the shapes {found}, which do not make "
                 f"{shape}. Download or convert the model again."
             )
 
     @property
     def types(self) -> set[str]:
-        """What the tensors are stored as."""
-        return {self._file.tensors[name].quant_type.name for name in self._names}
+        """What the weights are stored as."""
+        return {self._checkpoint.stored_as(name) for name in self._names}
 
     def float32(self) -> Tensor:
         """[N, K] float32, exactly the values the file stands for."""
-        parts = [torch.from_numpy(self._file.dequantised(name)) for name in self._names]
+        parts = [self._checkpoint.tensor(name) for name in self._names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def groups_4bit(self) -> Groups4Bit:
@@ -73,20 +75,18 @@ class Rows:
         """
         four = self.types <= set(UNPACK_4BIT)
         for name in self._names:
-            tensor = self._file.tensors[name]
-            kind = tensor.quant_type.name
+            kind = self._checkpoint.stored_as(name)
             if four or kind == "Q8_0":
-                raw = np.asarray(self._file.raw(name))
+                yield kind, self._checkpoint.packed(name)
             else:
-                kind, raw = "Q8_0", quantise_q8_0(self._file.dequantised(name))
-            yield kind, raw.reshape(tensor.shape[0], -1)
+                yield "Q8_0", quantise_q8_0(self._checkpoint.tensor(name).numpy())
 
     def _groups_of(self, name: str) -> Groups4Bit:
-        tensor = self._file.tensors[name]
-        unpack = UNPACK_4BIT.get(tensor.quant_type.name)
+        unpack = UNPACK_4BIT.get(self._checkpoint.stored_as(name))
         if unpack is not None:
-            return unpack(np.array(self._file.raw(name)), tensor.shape[0])
-        return quantise_4bit(torch.from_numpy(self._file.dequantised(name)))
+            packed = self._checkpoint.packed(name)
+            return unpack(np.array(packed), len(packed))
+        return quantise_4bit(self._checkpoint.tensor(name))
 
 
 def unpack_q4_0(raw: np.ndarray, rows: int) -> Groups4Bit:

@@ -10,7 +10,7 @@ from engine.card import card_from_gguf
 from engine.demo_model import demo_model_path
 from engine.tokenizer import Tokenizer
 from engine.types import ModelCard, ModelFileError
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +23,15 @@ def smollm2_path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2(smollm2_path: Path) -> GgufFile:
-    return GgufFile.open(smollm2_path)
+def smollm2(smollm2_path: Path) -> GgufCheckpoint:
+    return GgufCheckpoint.open(smollm2_path)
 
 
 @pytest.fixture(scope="session")
-def smollm2_tokenizer(smollm2: GgufFile) -> Tokenizer:
-    return Tokenizer.from_gguf_metadata(smollm2.metadata)
+def smollm2_tokenizer(smollm2: GgufCheckpoint) -> Tokenizer:
+    return Tokenizer.from_gguf_metadata(smollm2.file.metadata)
 
 
 @pytest.fixture(scope="session")
-def smollm2_card(smollm2: GgufFile) -> ModelCard:
-    return card_from_gguf(smollm2, name="smollm2-135m-instruct", numerics="test")
+def smollm2_card(smollm2: GgufCheckpoint) -> ModelCard:
+    return card_from_gguf(smollm2.file, name="smollm2-135m-instruct", numerics="test")

@@ -17,7 +17,7 @@ from engine.kernels.cpu.native.library import Library, Sizes
 from engine.layers.attention import attend_rows
 from engine.layers.norm import rms_norm
 from engine.layers.swiglu import swiglu
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.rows import Rows
 from tests.engine.native import native_or_skip
 
@@ -119,7 +119,7 @@ def matrix(path: Path, kind: str, n: int, k: int) -> Rows:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Rows(GgufFile.open(path), ["w"], (n, k))
+    return Rows(GgufCheckpoint.open(path), ["w"], (n, k))
 
 
 def packed(native: Library, holder: int, rows: Rows, kind: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.kernels.cpu.int4 import int4_reference, pack_int4
 from engine.kernels.cpu.int8 import pack_int8
 from engine.types import ModelFileError
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 from engine.weights.rows import Rows, quantise_4bit
 
 N, K = 96, 128
@@ -35,7 +35,7 @@ def rows(path: Path, kind: str = "F32", seed: int = 0) -> Rows:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Rows(GgufFile.open(path), ["a", "b"], (N, K))
+    return Rows(GgufCheckpoint.open(path), ["a", "b"], (N, K))
 
 
 def inputs(count: int) -> Tensor:
@@ -104,4 +104,4 @@ def test_bytes_are_what_the_kernel_reads(tmp_path: Path):
 def test_tensors_that_do_not_make_the_matrix_are_refused(tmp_path: Path):
     rows(tmp_path / "m.gguf")
     with pytest.raises(ModelFileError, match="a, b"):
-        Rows(GgufFile.open(tmp_path / "m.gguf"), ["a", "b"], (N, K + 32))
+        Rows(GgufCheckpoint.open(tmp_path / "m.gguf"), ["a", "b"], (N, K + 32))

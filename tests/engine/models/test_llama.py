@@ -14,7 +14,7 @@ from engine.kernels.cpu.native.build import NativeUnavailableError
 from engine.models import best_level, load_model
 from engine.models.llama import Llama
 from engine.types import ModelFileError
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 from tests.engine.references import CAP, COUNT, FIB, Reference
 from tests.engine.tiny_llama import TinyLlama
 
@@ -43,7 +43,7 @@ def all_logits(model: Llama, token_ids: list[int], prefilled: int) -> np.ndarray
 
 
 @pytest.fixture(scope="module")
-def by_level(smollm2: GgufFile) -> dict[str, Llama]:
+def by_level(smollm2: GgufCheckpoint) -> dict[str, Llama]:
     return {level: Llama(smollm2, level) for level in ("int4", "int8")}
 
 
@@ -60,7 +60,7 @@ def test_8_bit_level_gives_the_answers_without_the_closest_tie(
 
 
 @pytest.mark.parametrize("reference", [FIB, CAP], ids=["fib", "cap"])
-def test_float32_level_has_the_reference_s_own_gaps(smollm2: GgufFile, reference: Reference):
+def test_float32_level_has_the_reference_s_own_gaps(smollm2: GgufCheckpoint, reference: Reference):
     model = Llama(smollm2, "fp32")
     with torch.inference_mode():
         (logits,) = model.logits(model.prefill(reference.prompt_ids, model.new_cache()))
@@ -73,7 +73,7 @@ def test_float32_level_has_the_reference_s_own_gaps(smollm2: GgufFile, reference
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tiny_model_equals_its_naive_twin(tmp_path: Path, prefilled: int, tied: bool):
     tiny = TinyLlama(tied=tied)
-    model = Llama(GgufFile.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
+    model = Llama(GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
     token_ids = np.random.default_rng(1).integers(0, tiny.vocabulary, 40).tolist()
     expected = tiny.logits(token_ids)[prefilled - 1 :]
     assert np.abs(all_logits(model, token_ids, prefilled) - expected).max() < TOLERANCE
@@ -81,7 +81,7 @@ def test_a_tiny_model_equals_its_naive_twin(tmp_path: Path, prefilled: int, tied
 
 def test_a_prompt_in_chunks_equals_the_prompt_in_one(tmp_path: Path):
     tiny = TinyLlama()
-    model = Llama(GgufFile.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
+    model = Llama(GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
     token_ids = np.random.default_rng(2).integers(0, tiny.vocabulary, 40).tolist()
     cache = model.new_cache()
     with torch.inference_mode():
@@ -112,7 +112,7 @@ def test_rope_factors_of_the_file_are_followed_near_and_far(tmp_path: Path):
     tiny = TinyLlama(
         layers=1, heads=1, kv_heads=1, head_width=64, rope_base=5e5, rope_factors=factors
     )
-    model = Llama(GgufFile.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
+    model = Llama(GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
     token_ids = np.random.default_rng(3).integers(0, tiny.vocabulary, 4064).tolist()
     near = all_logits(model, token_ids[:64], 1)
     assert np.abs(near - tiny.logits(token_ids[:64])).max() < TOLERANCE
@@ -123,7 +123,7 @@ def test_rope_factors_of_the_file_are_followed_near_and_far(tmp_path: Path):
 
 def test_the_factors_matter_as_much_as_the_test_says(tmp_path: Path):
     tiny = TinyLlama(layers=1, heads=1, kv_heads=1, head_width=64, rope_base=5e5)
-    model = Llama(GgufFile.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
+    model = Llama(GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf")), "fp32")
     tiny.rope_factors = llama3_factors(64, 5e5)
     token_ids = np.random.default_rng(3).integers(0, tiny.vocabulary, 64).tolist()
     assert np.abs(all_logits(model, token_ids, 1) - tiny.logits(token_ids)).max() > 20 * TOLERANCE
@@ -163,7 +163,9 @@ def test_results_do_not_depend_on_the_number_of_threads(by_level: dict[str, Llam
 
 
 def test_an_unknown_architecture_is_named_with_the_known_ones(tmp_path: Path):
-    file = GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf", architecture="mamba"))
+    file = GgufCheckpoint.open(
+        TinyLlama(layers=1).write(tmp_path / "tiny.gguf", architecture="mamba")
+    )
     with pytest.raises(ModelFileError, match=r"'mamba'.*llama"):
         load_model(file, "fp32")
 
@@ -171,20 +173,20 @@ def test_an_unknown_architecture_is_named_with_the_known_ones(tmp_path: Path):
 def test_sizes_that_contradict_the_tensors_are_refused(tmp_path: Path):
     tiny = TinyLlama(layers=1)
     tiny.weights["blk.0.attn_k"] = tiny.weights["blk.0.attn_k"][:-16]
-    file = GgufFile.open(tiny.write(tmp_path / "tiny.gguf"))
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_k\.weight"):
+    file = GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf"))
+    with pytest.raises(ModelFileError, match=r"k_proj\.weight"):
         load_model(file, "fp32")
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path):
     tiny = TinyLlama(layers=1)
     del tiny.weights["blk.0.ffn_down"]
-    file = GgufFile.open(tiny.write(tmp_path / "tiny.gguf"))
-    with pytest.raises(ModelFileError, match=r"blk\.0\.ffn_down\.weight"):
+    file = GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf"))
+    with pytest.raises(ModelFileError, match=r"down_proj\.weight"):
         load_model(file, "fp32")
 
 
-def test_a_level_that_does_not_exist_is_refused(smollm2: GgufFile):
+def test_a_level_that_does_not_exist_is_refused(smollm2: GgufCheckpoint):
     with pytest.raises(ValueError, match="int4"):
         load_model(smollm2, "int2")
 
@@ -197,7 +199,7 @@ def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_native_level_is_chosen_where_its_instructions_are(
-    smollm2: GgufFile, monkeypatch: pytest.MonkeyPatch
+    smollm2: GgufCheckpoint, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(models, "native_instructions", lambda: "avx512-vnni")
     assert best_level(smollm2) == "native"
@@ -206,7 +208,7 @@ def test_the_native_level_is_chosen_where_its_instructions_are(
 
 
 def test_without_a_compiler_a_4_bit_file_gets_the_packed_products_and_the_log_says_why(
-    smollm2: GgufFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    smollm2: GgufCheckpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     without_compiler(monkeypatch)
     assert best_level(smollm2) == "int4"
@@ -217,4 +219,6 @@ def test_a_file_of_finer_weights_is_not_squeezed_into_4_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     without_compiler(monkeypatch)
-    assert best_level(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf"))) == "int8"
+    assert (
+        best_level(GgufCheckpoint.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf"))) == "int8"
+    )

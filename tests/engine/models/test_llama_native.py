@@ -15,7 +15,7 @@ from engine.kernels.cpu.native.build import NativeUnavailableError
 from engine.models import Model, best_level, load_model
 from engine.models.llama import Llama
 from engine.models.llama_native import NativeLlama
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 from tests.engine.native import native_or_skip
 from tests.engine.references import CAP, COUNT, FIB, Reference
 from tests.engine.tiny_llama import TinyLlama
@@ -26,20 +26,20 @@ def _built() -> None:
     native_or_skip()
 
 
-def native(file: GgufFile, context_tokens: int | None = None) -> NativeLlama:
+def native(file: GgufCheckpoint, context_tokens: int | None = None) -> NativeLlama:
     model = load_model(file, "native", context_tokens)
     assert isinstance(model, NativeLlama)
     return model
 
 
 @pytest.fixture(scope="module")
-def smol(smollm2: GgufFile) -> Iterator[NativeLlama]:
+def smol(smollm2: GgufCheckpoint) -> Iterator[NativeLlama]:
     model = native(smollm2)
     yield model
     model.close()
 
 
-def rounded(tiny: TinyLlama, path: Path) -> GgufFile:
+def rounded(tiny: TinyLlama, path: Path) -> GgufCheckpoint:
     """The tiny model with its matrices rounded to what Q8_0 keeps, so that both sides have the same."""
     for name, weight in tiny.weights.items():
         if weight.ndim == 2:
@@ -48,7 +48,7 @@ def rounded(tiny: TinyLlama, path: Path) -> GgufFile:
             codes = np.rint(groups / scale)
             codes[..., 0] = 127  # the largest of each group is what its scale is found by
             tiny.weights[name] = (codes * scale).reshape(weight.shape)
-    return GgufFile.open(tiny.write(path))
+    return GgufCheckpoint.open(tiny.write(path))
 
 
 @torch.inference_mode()
@@ -76,7 +76,7 @@ def test_it_gives_the_reference_answers(smol: NativeLlama, reference: Reference)
     assert greedy(smol, reference) == reference.answer_ids
 
 
-def test_logits_of_the_real_file_are_those_of_float32(smollm2: GgufFile, smol: NativeLlama):
+def test_logits_of_the_real_file_are_those_of_float32(smollm2: GgufCheckpoint, smol: NativeLlama):
     token_ids = [*COUNT.prompt_ids[:20]]
     exact = Llama(smollm2, "fp32")
     with torch.inference_mode():
@@ -157,7 +157,7 @@ def test_rows_of_odd_shapes_keep_apart_too(tmp_path: Path, tiny: TinyLlama):
 
 def test_what_lies_in_the_cache_behind_the_text_is_not_read(tmp_path: Path):
     tiny = TinyLlama()
-    model = native(GgufFile.open(tiny.write(tmp_path / "tiny.gguf")))
+    model = native(GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf")))
     token_ids = np.random.default_rng(1).integers(0, tiny.vocabulary, 12).tolist()
 
     def states(poison: float) -> Tensor:
@@ -185,7 +185,7 @@ def test_the_cache_may_grow_in_the_middle_of_a_text(tmp_path: Path):
 
 def test_a_child_process_starts_its_own_threads(tmp_path: Path):
     tiny = TinyLlama()
-    model = native(GgufFile.open(tiny.write(tmp_path / "tiny.gguf")))
+    model = native(GgufCheckpoint.open(tiny.write(tmp_path / "tiny.gguf")))
     model.use_threads(3)
     with torch.inference_mode():
         cache = model.new_cache()
@@ -208,7 +208,7 @@ def threads_of_this_process() -> int:
 
 
 def test_closing_leaves_no_thread(tmp_path: Path):
-    model = native(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
+    model = native(GgufCheckpoint.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
     model.use_threads(4)
     before = threads_of_this_process()
     with torch.inference_mode():
@@ -225,14 +225,14 @@ def test_closing_leaves_no_thread(tmp_path: Path):
 
 
 def test_a_step_after_closing_is_refused(tmp_path: Path):
-    model = native(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
+    model = native(GgufCheckpoint.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
     model.close()
     with pytest.raises(RuntimeError, match="closed"), torch.inference_mode():
         model.decode([1], model.new_cache())
 
 
 def test_a_position_beyond_the_context_is_refused(tmp_path: Path):
-    model = native(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")), 4)
+    model = native(GgufCheckpoint.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")), 4)
     with torch.inference_mode():
         cache = model.new_cache()
         model.decode([1, 2, 3, 4], cache)
@@ -242,7 +242,7 @@ def test_a_position_beyond_the_context_is_refused(tmp_path: Path):
 
 
 def test_a_token_that_the_table_does_not_have_is_refused(tmp_path: Path):
-    model = native(GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
+    model = native(GgufCheckpoint.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf")))
     with torch.inference_mode(), pytest.raises(IndexError):
         model.decode([0, 128], model.new_cache())
     model.close()
@@ -260,7 +260,7 @@ def test_no_row_outside_of_the_packed_table_is_read(smol: NativeLlama, token: in
 
 
 def test_sizes_without_whole_groups_are_left_to_other_levels(tmp_path: Path):
-    odd = GgufFile.open(TinyLlama(layers=1, ffn_width=80).write(tmp_path / "tiny.gguf"))
+    odd = GgufCheckpoint.open(TinyLlama(layers=1, ffn_width=80).write(tmp_path / "tiny.gguf"))
     assert best_level(odd) == "int8"
     with pytest.raises(NativeUnavailableError, match="sizes"):
         load_model(odd, "native")

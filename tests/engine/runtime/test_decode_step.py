@@ -14,7 +14,7 @@ from engine.runtime.llama_weights import read_weights
 from engine.runtime.prefill import prefill
 from engine.sampling import choose, kept_tokens
 from engine.types import SamplingParams
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 from tests.engine.device_step import DEVICE, PDL, needs_triton
 from tests.engine.tiny_llama import TinyLlama
 
@@ -30,7 +30,7 @@ class Bench:
     def __init__(self, tiny: TinyLlama, path: Path, dtype: torch.dtype = torch.float32) -> None:
         from engine.runtime.decode_step import DecodeStep
 
-        file = GgufFile.open(tiny.write(path / "tiny.gguf"))
+        file = GgufCheckpoint.open(tiny.write(path / "tiny.gguf"))
         self.weights = read_weights(file, DEVICE, dtype, CONTEXT)
         c = self.weights.config
         self.cache = DeviceCache(c.layers, c.kv_heads, c.head_width, CONTEXT, dtype, DEVICE)

@@ -14,13 +14,13 @@ from engine.engine import Engine
 from engine.runtime import device
 from engine.runtime.device import choose_device
 from engine.types import EngineError
-from engine.weights.gguf import GgufFile
+from engine.weights.gguf_checkpoint import GgufCheckpoint
 from tests.engine.tiny_llama import TinyLlama
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> GgufFile:
-    return GgufFile.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf"))
+def file(tmp_path: Path) -> GgufCheckpoint:
+    return GgufCheckpoint.open(TinyLlama(layers=1).write(tmp_path / "tiny.gguf"))
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(file, monkeypatch):
         ("auto", "int4", "cpu"),
     ],
 )
-def test_with_a_gpu_the_level_decides(file: GgufFile, wanted: str, level: str, expected: str):
+def test_with_a_gpu_the_level_decides(file: GgufCheckpoint, wanted: str, level: str, expected: str):
     assert choose_device(wanted, level, file) == expected
 
 
 @pytest.mark.usefixtures("gpu")
 def test_an_old_gpu_or_an_odd_head_is_no_gpu(file, tmp_path, monkeypatch):
-    odd = GgufFile.open(TinyLlama(layers=1, head_width=24).write(tmp_path / "odd.gguf"))
+    odd = GgufCheckpoint.open(TinyLlama(layers=1, head_width=24).write(tmp_path / "odd.gguf"))
     assert choose_device("auto", "auto", odd) == "cpu"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Old")
@@ -68,12 +68,12 @@ def test_an_old_gpu_or_an_odd_head_is_no_gpu(file, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_cpu_level_on_the_gpu_is_refused(file: GgufFile):
+def test_a_cpu_level_on_the_gpu_is_refused(file: GgufCheckpoint):
     with pytest.raises(EngineError, match="int8"):
         choose_device("cuda", "int8", file)
 
 
-def test_a_device_that_does_not_exist_is_refused(file: GgufFile):
+def test_a_device_that_does_not_exist_is_refused(file: GgufCheckpoint):
     with pytest.raises(ValueError, match="auto, cpu, cuda"):
         choose_device("tpu", "auto", file)
 
