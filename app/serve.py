@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from redis.exceptions import RedisError
 
 from app.accounts.db import Database
 from app.accounts.first_start import first_start_token
 from app.children import Child, ChildRefusedError, ChildSpec
+from app.errors import StoreUnavailableError
+from app.line.line import Line
 from app.node.backoff import Backoff
 from app.ops import logs
 from app.process import EXIT_CONFIGURATION
 from app.settings import Settings
+from app.store.client import Store
 from app.store.valkey import EmbeddedStoreError, take_lock
 from app.store_keeper import StoreKeeper, store_for
 from app.web import PortError, listening_socket, stop_seconds, url_of
@@ -160,10 +164,22 @@ class _Supervisor:
             token = await first_start_token(database)
         if token is not None:
             lines += ["Make yourself its administrator:", f"    {url}/sign-in#admin={token}"]
-        if self._store.join_url is not None:
-            lines += ["Nodes of other machines join with:"]
-            lines += [f"    BATON_REDIS_URL='{self._store.join_url}' baton node --model ..."]
+        lines += await self._how_to_join()
         return [*lines, f"Data lies in {self._settings.data_folder.resolve()}", "Ctrl-C stops it."]
+
+    async def _how_to_join(self) -> list[str]:
+        """A line for each model that is served; none while the store is out of reach."""
+        lines: list[str] = []
+        try:
+            async with Store.connect(self._store.url) as store:
+                pools = [one.name for one in await Line(store, self._settings).pools() if one.nodes]
+            for pool in pools:
+                if (join_url := self._store.join_url(pool)) is not None:
+                    lines += [f"Nodes of other machines join the line of {pool} with:"]
+                    lines += [f"    BATON_REDIS_URL='{join_url}' baton node --pool {pool} --model ..."]
+        except (StoreUnavailableError, RedisError) as error:
+            log.warning("how nodes join cannot be said now; see baton node invite", why=str(error))
+        return lines
 
     def _environment(self) -> dict[str, str]:
         """What the children must know besides the supervisor's own variables. The store's address

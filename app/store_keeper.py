@@ -22,10 +22,13 @@ RESTART_SECONDS = 0.5
 class StoreKeeper:
     """Where the store is, and care for it as far as it is ours."""
 
-    def __init__(self, url: str, join_url: str | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        # for nodes of other machines; None: they cannot join
-        self.join_url = join_url
+
+    def join_url(self, pool: str) -> str | None:
+        """For nodes of other machines; None: they cannot join, or not with an address of ours."""
+        del pool
+        return None
 
     async def keep(self) -> None:
         """Run until cancelled."""
@@ -37,7 +40,10 @@ class _OwnStoreKeeper(StoreKeeper):
         self._folder = folder
         self._listen = listen
         self._store = EmbeddedStore.start(folder, listen=listen)
-        super().__init__(self._store.url, self._store.join_url)
+        super().__init__(self._store.url)
+
+    def join_url(self, pool: str) -> str | None:
+        return self._store.join_url(pool)
 
     async def keep(self) -> None:
         """Start it again when it dies; the address stays. Raises EmbeddedStoreError when it will not.

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import cast
 
 import orjson
+from redis.exceptions import NoPermissionError
 
 from app.errors import AppError
 from app.line import operations
@@ -29,6 +30,10 @@ class NodeUnknownError(AppError):
         self.replaced = replaced
 
 
+class PoolForbiddenError(Exception):
+    """The store does not let this user into that pool; `str(error)` says what to do."""
+
+
 class NodeDesk:
     """Where the nodes of one pool report. Needs nothing but a way to the store."""
 
@@ -44,11 +49,20 @@ class NodeDesk:
 
     async def register(self, info: NodeInfo, card: bytes) -> None:
         """Make this start of the node known. Its first heartbeat must follow: until it says that
-        nothing runs, no work comes. What an earlier start had on lease counts as lost."""
+        nothing runs, no work comes. What an earlier start had on lease counts as lost.
+
+        Raises PoolForbiddenError when the store's user belongs to another pool.
+        """
         described = asdict(info)
         node, boot = described.pop("id"), described.pop("boot")
-        await self._store.command("SADD", keys.POOLS, self._pool)
-        await self._run(operations.REGISTER, node, boot, orjson.dumps(described), card)
+        try:
+            await self._run(operations.REGISTER, node, boot, orjson.dumps(described), card)
+            await self._store.command("SADD", keys.POOLS, self._pool)
+        except NoPermissionError as error:
+            raise PoolForbiddenError(
+                f"The store does not let this node into the line of {self._pool} ({error}). "
+                "Join with the credential of that line, or name its line by --pool."
+            ) from error
 
     async def heartbeat(
         self, node: str, boot: str, *, running: tuple[str, int] | None, highest_fence: int

@@ -1,4 +1,4 @@
-"""`baton node list | drain | undrain`: the nodes, for whoever operates them."""
+"""`baton node list | drain | undrain | invite | revoke`: the nodes, for whoever operates them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from app.errors import StoreUnavailableError
 from app.options import DataFolder, refuse, settings_from
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from app.line.line import Line
     from app.line.types import NodeView
     from app.settings import Settings
+    from app.store.address import Address
 
 app = typer.Typer(
     help="Run one node, or look after the nodes there are.",
@@ -30,6 +33,7 @@ RedisUrl = Annotated[
     ),
 ]
 Name = Annotated[str, typer.Argument(help="The node, as `baton node list` shows it.")]
+InLine = Annotated[str, typer.Option("--pool", help="The line that the node is to serve.")]
 Pool = Annotated[str | None, typer.Option(help="Its line, where several have a node of that name.")]
 
 
@@ -66,6 +70,66 @@ def undrain(
     """Take a node back into service."""
     _move(settings_from(redis_url=redis_url, data_folder=data_folder), name, pool, out=False)
     typer.echo(f"{name} serves again.")
+
+
+@app.command()
+def invite(pool: InLine, redis_url: RedisUrl = None, data_folder: DataFolder = None) -> None:
+    """Make a credential for one node of another machine and print how it joins.
+
+    It reaches the keys of that line and no others. With a store of your own (BATON_REDIS_URL), print
+    the command that makes such a user there.
+    """
+    from redis.exceptions import RedisError
+
+    from app.store import access
+
+    settings = settings_from(redis_url=redis_url, data_folder=data_folder)
+    try:
+        if settings.redis_url is not None:
+            user = access.new_user(pool)
+            typer.echo(f"Run this in your store, and save its users:\n    {user.setuser()}")
+            where = f"redis://{user.name}:{user.password}@HOST:PORT"
+        else:
+            folder, address = _embedded(settings)
+            where = address.join_url(access.invite(folder, address.url(folder), pool))
+    except (ValueError, RedisError) as error:
+        refuse(str(error))
+    typer.echo("The node joins with:")
+    typer.echo(f"    BATON_REDIS_URL='{where}' baton node --pool {pool} --model ...")
+
+
+@app.command()
+def revoke(
+    user: Annotated[str, typer.Argument(help="The user in the node's BATON_REDIS_URL.")],
+    data_folder: DataFolder = None,
+) -> None:
+    """Take a node's credential back; its connections end at once."""
+    from redis.exceptions import RedisError
+
+    from app.store import access
+
+    folder, address = _embedded(settings_from(data_folder=data_folder))
+    try:
+        if not access.revoke(folder, address.url(folder), user):
+            known = ", ".join(one.name for one in access.users(folder)) or "none"
+            refuse(f"There is no user {user!r}. There are: {known}.")
+    except RedisError as error:
+        refuse(f"The store cannot be reached: {error}")
+    typer.echo(f"{user} is forgotten.")
+
+
+def _embedded(settings: Settings) -> tuple[Path, Address]:
+    """The store of this data folder, which must be open to other machines."""
+    from app.store.address import living
+
+    folder = settings.data_folder.resolve() / "store"
+    address = living(folder)
+    if address is None or address.listen is None:
+        refuse(
+            f"No store in {settings.data_folder} is open to other machines. "
+            "Start `baton serve --listen HOST:PORT` there first."
+        )
+    return folder, address
 
 
 def _move(settings: Settings, name: str, pool: str | None, *, out: bool) -> None:

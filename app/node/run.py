@@ -10,10 +10,11 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import structlog
 
-from app.line.nodes import NodeDesk
+from app.line.nodes import NodeDesk, PoolForbiddenError
 from app.line.types import NodeInfo
 from app.node.agent import LAST_SECONDS, Agent
 from app.node.hardware import describe_hardware
@@ -59,16 +60,20 @@ def run_node(options: NodeOptions, settings: Settings) -> int:
     except (EngineError, NoStoreError) as error:
         return _refuse(error)
     except ExceptionGroup as group:
-        taken = group.subgroup(NameTakenError)
-        if taken is None:
-            raise
-        return _refuse(_first(taken), EXIT_NAME_TAKEN)
+        if taken := group.subgroup(NameTakenError):
+            return _refuse(_first(taken), EXIT_NAME_TAKEN)
+        if forbidden := group.subgroup(PoolForbiddenError):
+            return _refuse(_first(forbidden))
+        raise
     return 0
 
 
-def _first(group: ExceptionGroup[NameTakenError]) -> NameTakenError:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, ExceptionGroup) else inner
+def _first(group: ExceptionGroup[Any]) -> Exception:
+    """The first fault in it, however deep: a slot's tasks are a group in the node's."""
+    inner: Any = group
+    while isinstance(inner, ExceptionGroup):
+        inner = cast(Any, inner).exceptions[0]
+    return inner
 
 
 def _refuse(error: Exception, code: int = EXIT_CONFIGURATION) -> int:

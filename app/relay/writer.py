@@ -17,8 +17,8 @@ from app.store.keys import pool_prefix
 from app.store.scripts import load_script
 
 _PRELUDES = (("app.store", "generation"),)
-_APPEND = load_script("app.relay", "append", preludes=_PRELUDES)
-_END = load_script("app.relay", "end", preludes=_PRELUDES)
+APPEND = load_script("app.relay", "append", preludes=_PRELUDES)
+END = load_script("app.relay", "end", preludes=_PRELUDES)
 
 # A frame of 16 ms holds a few hundred bytes; an upstream that answers in one piece may bring a
 # whole long answer. Anything above is a fault of the node.
@@ -78,7 +78,7 @@ class RelayWriter:
         for kind, data in entries:
             flat += (kind, _encode(data))
         verdict, cancel = await self._store.run(
-            _APPEND,
+            APPEND,
             [self._prefix],
             [
                 generation, fence, f"{self._name}:{fence}", confirmed,
@@ -112,7 +112,7 @@ class RelayWriter:
         EntriesLostError, StoreUnavailableError.
         """
         verdict = await self._store.run(
-            _END,
+            END,
             [self._prefix],
             [
                 generation, fence, kind, _encode(data), _encode(held) if held else b"",

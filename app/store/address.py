@@ -13,6 +13,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from app.store.access import NodeUser
+
 # A living server on the same machine answers within this, however busy it is.
 ANSWER_SECONDS = 2.0
 RECORD = "store.json"
@@ -36,15 +38,15 @@ class Address:
             return f"unix://{quote(self.socket)}"
         return f"unix://{quote(self.socket)}?password={read_password(folder)}"
 
-    def join_url(self, folder: Path) -> str | None:
-        """For nodes on other machines; None without a TCP port."""
+    def join_url(self, user: NodeUser) -> str:
+        """For nodes on other machines. Raises ValueError without a TCP port."""
         if self.listen is None:
-            return None
+            raise ValueError("this store has no port")
         host, port = self.listen
         if host in ("0.0.0.0", "::", "*"):  # every address: name one that others can reach
             host = socket.gethostname()
         shown = f"[{host}]" if ":" in host else host
-        return f"redis://:{read_password(folder)}@{shown}:{port}"
+        return f"redis://{user.name}:{user.password}@{shown}:{port}"
 
 
 def living(folder: Path) -> Address | None:

@@ -8,6 +8,7 @@ and leaves orphans. Files, all in `<data folder>/store` (mode 0700):
     valkey.conf   its configuration, so that no password stands on a command line
     valkey.log    its warnings since the last start
     password      for TCP, made once
+    nodes/        users of nodes on other machines, each limited to its pool (app/store/access.py)
     s             the socket; in a short folder elsewhere when this path is too long for one
 """
 
@@ -23,6 +24,7 @@ import threading
 import time
 from pathlib import Path
 
+from app.store import access
 from app.store.address import (
     ANSWER_SECONDS,
     PASSWORD,
@@ -81,10 +83,11 @@ class EmbeddedStore:
         """For processes of this machine. Holds the password when there is a TCP port."""
         return self._address.url(self._folder)
 
-    @property
-    def join_url(self) -> str | None:
-        """For nodes elsewhere, with the password; None without a TCP port."""
-        return self._address.join_url(self._folder)
+    def join_url(self, pool: str) -> str | None:
+        """For nodes elsewhere that serve `pool`, with their user; None without a TCP port."""
+        if self._address.listen is None:
+            return None
+        return self._address.join_url(access.user_for(self._folder, self.url, pool))
 
     @classmethod
     def start(cls, data_folder: Path, *, listen: str | None = None) -> EmbeddedStore:
@@ -114,7 +117,8 @@ class EmbeddedStore:
         try:
             address = Address(_choose_socket(folder), wanted)
             _write_private(folder / RECORD, address.as_json())
-            config = write_config(folder, address.socket, wanted, _secret(folder, wanted))
+            nodes = access.users(folder) if wanted else ()
+            config = write_config(folder, address.socket, wanted, _secret(folder, wanted), nodes)
             process = launch(binary, config, lock)
         finally:
             os.close(lock)  # the server holds its own copy

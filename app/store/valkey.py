@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from app.store.access import NodeUser
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -66,7 +68,11 @@ def take_lock(path: Path) -> int | None:
 
 
 def write_config(
-    folder: Path, socket: str, listen: tuple[str, int] | None, password: str | None
+    folder: Path,
+    socket: str,
+    listen: tuple[str, int] | None,
+    password: str | None,
+    users: Sequence[NodeUser] = (),
 ) -> Path:
     """Write `valkey.conf` (mode 0600: it holds the password) and return its path."""
     lines = [
@@ -89,6 +95,8 @@ def write_config(
         lines += [f"bind {_quoted(listen[0])}", f"port {listen[1]}"]
     if password is not None:
         lines.append(f"requirepass {_quoted(password)}")
+    for user in users:
+        lines.append(" ".join(["user", user.name, *map(_quoted, user.rules())]))
     path = folder / "valkey.conf"
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -94,6 +94,11 @@ def pools_of(folder: Path) -> list[str]:
         return [name for name in names if client.zcard(f"{keys.pool_prefix(name)}nodes")]
 
 
+def nodes_of(folder: Path, pool: str) -> int:
+    with Redis.from_url(find_embedded(folder) or "") as client:
+        return cast("int", client.zcard(f"{keys.pool_prefix(pool)}nodes"))
+
+
 async def test_ctrl_c_reaches_the_supervisor_alone(tmp_path: Path):
     async with serving(tmp_path) as served:
         children = await ready(served)
@@ -109,7 +114,9 @@ async def test_a_node_from_elsewhere_joins_with_the_printed_command(tmp_path: Pa
         port = free.getsockname()[1]
     async with serving(tmp_path / "here", "--listen", f"127.0.0.1:{port}") as served:
         await ready(served)
-        printed = re.search(r"BATON_REDIS_URL='(redis://\S+)' baton node", "\n".join(served.lines))
+        printed = re.search(
+            r"BATON_REDIS_URL='(redis://\S+)' baton node --pool (\S+)", "\n".join(served.lines)
+        )
         assert printed
         # nothing of the password on any command line
         secret = urlsplit(printed.group(1)).password
@@ -117,14 +124,17 @@ async def test_a_node_from_elsewhere_joins_with_the_printed_command(tmp_path: Pa
         words = [word for child in served.children().values() for word in child.cmdline()]
         assert secret not in " ".join(words)
         joined = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", "node", "--kind", "scripted", "--pool", "elsewhere",
+            sys.executable, "-m", "app.cli", "node", "--kind", "scripted",
+            "--name", "far", "--pool", printed.group(2),
             cwd=ROOT,
             env={**os.environ, **FAST_STOP, "BATON_REDIS_URL": printed.group(1),
                  "BATON_DATA_FOLDER": str(tmp_path / "there")},
         )  # fmt: skip
         try:
             await until(
-                lambda: "elsewhere" in pools_of(tmp_path / "here"), within_seconds=60, what="joined"
+                lambda: nodes_of(tmp_path / "here", printed.group(2)) == 2,
+                within_seconds=60,
+                what="joined",
             )
         finally:
             joined.terminate()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +78,28 @@ async def test_without_a_store_it_is_one_sentence():
     assert code == 2
     assert said.startswith("baton: The store cannot be reached")
     assert said.count("\n") == 1
+
+
+async def test_for_another_store_the_command_that_makes_its_user_is_printed(
+    hall: Hall, valkey_url: str
+):
+    code, said = await baton_node(valkey_url, "invite", "--pool", POOL)
+    assert code == 0
+    words = shlex.split(next(line for line in said.splitlines() if "ACL SETUSER" in line))
+    assert await hall.store.command(*words) in (b"OK", "OK", True)
+    joins = re.search(r"BATON_REDIS_URL='redis://([^:]+):([^@]+)@", said)
+    assert joins
+    known = await hall.store.command("ACL", "GETUSER", joins[1])
+    assert hashlib.sha256(joins[2].encode()).hexdigest() in str(known)
+    await hall.store.command("ACL", "DELUSER", joins[1])
+
+
+async def test_a_store_that_is_not_open_has_nobody_to_invite(tmp_path: Path):
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.cli", "node", "invite", "--pool", "m",
+        "--data-folder", str(tmp_path),
+        cwd=ROOT, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await done.communicate()
+    assert done.returncode == 2
+    assert b"--listen" in said

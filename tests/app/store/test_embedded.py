@@ -65,7 +65,7 @@ async def test_it_serves_a_store_and_opens_no_port(short_folder: Path) -> None:
             assert await store.command("GET", "k") == b"v"
         connections = psutil.Process(pid_of(embedded)).net_connections("inet")
         assert not connections
-        assert embedded.join_url is None
+        assert embedded.join_url("m") is None
 
 
 def test_others_on_this_machine_cannot_reach_its_files(short_folder: Path) -> None:
@@ -187,8 +187,9 @@ def test_a_folder_name_cannot_slip_into_the_configuration(tmp_path: Path) -> Non
 def test_listening_for_nodes_elsewhere_needs_the_password(short_folder: Path) -> None:
     port = free_port()
     with running(short_folder, listen=f"127.0.0.1:{port}") as embedded:
-        assert embedded.join_url
-        for url in (embedded.join_url, embedded.url, find_embedded(short_folder) or ""):
+        join_url = embedded.join_url("m")
+        assert join_url
+        for url in (join_url, embedded.url, find_embedded(short_folder) or ""):
             with Redis.from_url(url) as client:
                 assert client.ping()
         with Redis(port=port) as stranger, pytest.raises(RedisError, match="authenticate"):
@@ -198,10 +199,11 @@ def test_listening_for_nodes_elsewhere_needs_the_password(short_folder: Path) ->
         secret = (short_folder / "store" / "password").read_text()
         assert len(secret) >= 32
         assert secret not in " ".join(psutil.Process(pid_of(embedded)).cmdline())
-        join_url = embedded.join_url
     # the join command stays valid over a restart
     with running(short_folder, listen=f"127.0.0.1:{port}") as embedded:
-        assert embedded.join_url == join_url
+        assert embedded.join_url("m") == join_url
+        with Redis.from_url(join_url) as client:
+            assert client.ping()
 
 
 def test_adopting_a_store_without_the_wanted_port_is_refused(short_folder: Path) -> None:
