@@ -176,7 +176,9 @@ class _Supervisor:
             for pool in pools:
                 if (join_url := self._store.join_url(pool)) is not None:
                     lines += [f"Nodes of other machines join the line of {pool} with:"]
-                    lines += [f"    BATON_REDIS_URL='{join_url}' baton node --pool {pool} --model ..."]
+                    lines += [
+                        f"    BATON_REDIS_URL='{join_url}' baton node --pool {pool} --model ..."
+                    ]
         except (StoreUnavailableError, RedisError) as error:
             log.warning("how nodes join cannot be said now; see baton node invite", why=str(error))
         return lines
