@@ -135,6 +135,10 @@ async def finish(database: Database, record: Record) -> None:
     else:
         values["error_code"] = data["code"]
         values["error_message"] = data["message"]
+    if record.moved is not None:
+        from_token, exact = record.moved
+        moved = {"from": from_token, "exact": exact}
+        values["figures"] = {**values.get("figures", {}), "moved": moved}
     still_open = (Turn.generation == record.generation, Turn.status == "open")
     async with session_of(database) as session:
         source = await session.scalar(select(Turn.source).where(*still_open))

@@ -83,11 +83,16 @@ class Collector:
             return None
         pieces: dict[str, list[str]] = {"text": [], "reasoning": []}
         last = Entry(BEGINNING, "failed", _LOST)
+        tokens, moved = 0, None
         start = "-"
         while page := await self._page(pool, generation, start):
             for entry in page:
                 if entry.kind == "delta":
                     pieces[entry.data["channel"]].append(entry.data["text"])
+                    tokens += entry.data["n"]
+                elif "exact" in entry.data:
+                    # only a node that continues says so
+                    moved = (tokens, bool(entry.data["exact"]))
                 elif entry.is_last:
                     last = entry
             start = f"({page[-1].id}"
@@ -100,6 +105,7 @@ class Collector:
             text="".join(pieces["text"]),
             reasoning="".join(pieces["reasoning"]),
             last=last,
+            moved=moved,
         )
 
     async def _page(self, pool: str, generation: str, start: str) -> list[Entry]:

@@ -67,3 +67,5 @@ class Record:
     reasoning: str
     # the last entry
     last: Entry
+    # where it went on at another node last: tokens before it, and whether the text is exact
+    moved: tuple[int, bool] | None = None

@@ -28,6 +28,8 @@ function emptyTurn() {
     timing: null,
     tps: null,
     accepted: null,
+    // of a stored answer; while it runs `state` says so
+    moved: null,
     error: null,
   };
 }
@@ -54,6 +56,7 @@ export function storedTurn(record) {
     timing: figures.timing ?? null,
     tps: figures.tps ?? null,
     accepted: figures.accepted ?? null,
+    moved: figures.moved ?? null,
     error: record.error ? { retry: true, ...record.error } : null,
   };
 }

@@ -74,7 +74,7 @@ export class TurnView {
     this.element.classList.toggle("is-open", turn.status === "open");
     this.element.classList.toggle("is-answering", turn.status === "open" && turn.phase === "answering");
     this.#aroundReasoning(turn);
-    const moved = turn.state?.moved;
+    const moved = turn.state?.moved ?? turn.moved;
     this.#note.hidden = !moved;
     if (moved) setText(this.#note, t(moved.exact ? "chat.moved_exact" : "chat.moved", { from: moved.from }));
     this.#error.hidden = turn.status !== "failed";

@@ -86,6 +86,9 @@ test("a stored turn shows its figures; an open one starts empty, for its stream 
   assert.equal(storedTurn(record).answer, "");
   const ended = storedTurn({ ...record, status: "done", finish_reason: "stop", figures: FIGURES });
   assert.deepEqual([ended.answer, figuresOf(ended).average], ["part", 10]);
+  assert.equal(ended.moved, null);
+  const moved = { from: 7, exact: false };
+  assert.deepEqual(storedTurn({ ...record, status: "done", figures: { ...FIGURES, moved } }).moved, moved);
   const failed = storedTurn({ ...record, status: "failed", error: { code: "x", message: "Why." } });
   assert.deepEqual([failed.answer, failed.error.message, failed.error.retry, endKey(failed)], ["part", "Why.", true, "end.failed"]);
 });

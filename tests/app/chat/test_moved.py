@@ -77,14 +77,21 @@ async def test_an_answer_outlives_its_node(web: Web, valkey_url: str):
     # and so it is kept
     conversations = (await eva.client.get("/api/conversations")).json()["conversations"]
 
+    notes: list[dict[str, Any]] = []
+
     async def kept() -> list[str]:
         texts: list[str] = []
+        notes.clear()
         for conversation in conversations:
             shown = (await eva.client.get(f"/api/conversations/{conversation['id']}")).json()
-            texts += [turn["answer"] for turn in shown["turns"] if turn["status"] == "done"]
+            ended = [turn for turn in shown["turns"] if turn["status"] == "done"]
+            texts += [turn["answer"] for turn in ended]
+            notes.extend(turn["figures"]["moved"] for turn in ended if "moved" in turn["figures"])
         return texts if len(texts) == 2 else []
 
     assert set(await until(kept, what="both are in SQL")) == {text_of(whole)}
+    # with the note under the one that moved
+    assert notes == moves_of(events)
 
 
 async def test_a_real_answer_outlives_its_node(web: Web, valkey_url: str):

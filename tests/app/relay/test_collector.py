@@ -42,6 +42,22 @@ async def test_the_record_joins_text_and_reasoning(store: Store, collector: Coll
     assert (record.seat, record.node, record.queued_at_ms) == ("u:1", "n1", 1_000)
     assert record.ended_at_ms > record.queued_at_ms
     assert (record.last.kind, record.last.data) == ("done", DONE)
+    assert record.moved is None
+
+
+async def test_the_record_knows_where_the_answer_moved(store: Store, collector: Collector) -> None:
+    await put_generation(store)
+    writer = RelayWriter(store, POOL)
+    reading = {"done": 9, "total": 9, "cached": 0, "t_ms": 1.0}
+    await writer.append("g1", 7, [("reading", reading), ("delta", delta("Yes", n=3))])
+    # a fail-over sets a new fence, and the next node says how it goes on
+    await put_generation(store, fence=8)
+    again = RelayWriter(store, POOL)
+    await again.append("g1", 8, [("reading", {**reading, "exact": False}), ("delta", delta("!"))])
+    await again.end("g1", 8, "done", DONE)
+    record = await collector.record(POOL, "g1")
+    assert record is not None
+    assert record.moved == (3, False)
 
 
 async def test_a_long_answer_is_joined_over_pages(
