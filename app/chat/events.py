@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import orjson
 
+from engine.types import TokenLogprobs
+
 Phase = Literal[
     "waiting", "claim", "allocating", "reading", "answering", "holding", "ending", "ended", "lost",
     "refused",
@@ -79,6 +81,8 @@ class Delta:
     n: int
     # of its last token, in milliseconds since the first token of the answer
     t_ms: float
+    # token ids with what the model thought of them, where a program asked; not told to pages
+    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +145,13 @@ def to_json(event: Event) -> bytes:
     if isinstance(event, State) and event.moved is not None:
         moved = {"from": event.moved.from_token, "exact": event.moved.exact}
         return orjson.dumps(_shallow(event) | {"moved": moved})
+    if isinstance(event, Delta):
+        return orjson.dumps({k: v for k, v in _shallow(event).items() if k != "logprobs"})
     return orjson.dumps(event)
 
 
-def _shallow(event: State) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in State.__slots__}
+def _shallow(event: State | Delta) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__slots__}
 
 
 def done_from(data: Mapping[str, Any]) -> Done:

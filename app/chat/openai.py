@@ -18,12 +18,15 @@ from starlette.responses import JSONResponse
 from app.accounts.caller import Caller, api_caller, counted_api_caller
 from app.chat.admission import admit
 from app.chat.openai_answer import FAREWELL, Completion, ServerStoppingError
+from app.chat.openai_logprobs import ShownLogprobs
 from app.chat.openai_request import CompletionIn, chat_messages, refuse_unsupported
+from app.chat.prompt import model_of, resolve_pool
 from app.chat.sse import Body, SseResponse
 from app.chat.stopping import stop_grace_over
 from app.chat.turn import Ask, Submitted, abandoning, submit
 from app.errors import InvalidRequestError, ModelNotFoundError
 from app.parts import Parts, get_parts
+from engine.chat_template import template_stop_texts
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -89,8 +92,9 @@ async def complete(
         )
     if caller.origin is not None:
         await admit(parts, caller)
+    logprobs = await _logprobs(parts, ask)
     submitted = await submit(parts, caller, ask)
-    completion = Completion(submitted.generation, submitted.pool)
+    completion = Completion(submitted.generation, submitted.pool, logprobs)
     if not body.stream:
         return await _whole(parts, request, submitted, completion)
     include_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -112,6 +116,17 @@ async def complete(
 async def end_session(name: SessionName, caller: CallerOf, parts: PartsOf) -> None:
     """Give back the node that a session keeps. A session that is over already is no fault."""
     await parts.line.end_session(caller.seat, name)
+
+
+async def _logprobs(parts: Parts, ask: Ask) -> ShownLogprobs | None:
+    """None where the request wants none. Raises like `submit`."""
+    choice = ask.settings.choice
+    if choice.top_logprobs is None:
+        return None
+    pool = await resolve_pool(parts.line, ask.model)
+    model = await model_of(parts.line, pool)
+    stop = (*ask.settings.stop, *template_stop_texts(model.card))
+    return ShownLogprobs(model.tokenizer, choice, stop, model.card.stop_token_ids)
 
 
 async def _whole(

@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 
 from app.chat.events import Delta, Done, Failed
+from app.chat.openai_logprobs import Entry, ShownLogprobs
 from app.chat.sse import END_OF_V1, Body, encode_data
 from app.chat.story import Told
 from app.errors import AppError, to_body
 
-_BY_CODE_STATUS = {"context_length_exceeded": 400, "prompt_too_long": 400}
+_BY_CODE_STATUS = {"context_length_exceeded": 400, "prompt_too_long": 400, "invalid_grammar": 400}
 
 
 class AnswerFailedError(AppError):
@@ -43,7 +44,9 @@ class ServerStoppingError(AppError):
 class Completion:
     """What the objects of one answer have in common."""
 
-    def __init__(self, generation: str, model: str) -> None:
+    def __init__(self, generation: str, model: str, logprobs: ShownLogprobs | None = None) -> None:
+        """logprobs: where the request asks for them."""
+        self._logprobs = logprobs
         self._id = f"chatcmpl-{generation}"
         self._model = model
         self._created = int(time.time())
@@ -72,8 +75,10 @@ class Completion:
                 first = False
                 yield chunk({"role": "assistant", "content": ""})
             if isinstance(event, Delta):
-                yield chunk({_field_of(event): event.text})
+                yield chunk({_field_of(event): event.text}, logprobs=self._taken(event))
             elif isinstance(event, Done):
+                if self._logprobs is not None and (rest := self._logprobs.rest()):
+                    yield chunk({"content": ""}, logprobs=_shaped(rest))
                 yield chunk({}, finish_reason=finish_reason(event), stop_reason=event.stop_reason)
                 if include_usage:
                     made = self._object("chat.completion.chunk", []) | figures(event)
@@ -85,24 +90,33 @@ class Completion:
     async def whole(self, told: AsyncGenerator[Told]) -> dict[str, Any]:
         """The whole answer. Raises AnswerFailedError."""
         texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+        entries: list[Entry] = []
         async for _, event in told:
             if isinstance(event, Delta):
                 texts[_field_of(event)].append(event.text)
+                entries += self._logprobs.take(event) if self._logprobs is not None else []
             elif isinstance(event, Failed):
                 raise AnswerFailedError(event)
             elif isinstance(event, Done):
-                return self._completion({k: "".join(v) for k, v in texts.items()}, event)
+                entries += self._logprobs.rest() if self._logprobs is not None else []
+                joined = {k: "".join(v) for k, v in texts.items()}
+                return self._completion(joined, event, entries)
         # the watcher promises a last event
         raise AppError
 
-    def _completion(self, texts: dict[str, str], done: Done) -> dict[str, Any]:
+    def _taken(self, piece: Delta) -> dict[str, Any] | None:
+        return None if self._logprobs is None else _shaped(self._logprobs.take(piece))
+
+    def _completion(
+        self, texts: dict[str, str], done: Done, entries: list[Entry]
+    ) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": texts["content"]}
         if texts["reasoning_content"]:
             message["reasoning_content"] = texts["reasoning_content"]
         choice = {
             "index": 0,
             "message": message,
-            "logprobs": None,
+            "logprobs": None if self._logprobs is None else _shaped(entries),
             "finish_reason": finish_reason(done),
             "stop_reason": done.stop_reason,
         }
@@ -115,6 +129,10 @@ def _encode_error(error: AppError) -> bytes:
 
 # what a stream ends with when its server stops
 FAREWELL = _encode_error(ServerStoppingError()) + END_OF_V1
+
+
+def _shaped(entries: list[Entry]) -> dict[str, Any]:
+    return {"content": entries, "refusal": None}
 
 
 def _field_of(delta: Delta) -> str:

@@ -7,16 +7,18 @@ asks for nothing, or the request is refused with the field's name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from app.bodies import Bounded, StrictBody
+from app.chat.openai_choice import ChoiceIn
 from app.chat.prompt import AnswerSettings
 from app.errors import InvalidRequestError
 
-MAX_STOPS = 16
+MAX_STOPS = 256
 MAX_STOP_CHARACTERS = 1000
+MAX_STOP_CHARACTERS_IN_ALL = 16_000
 MAX_SEED = 2**63 - 1
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -39,7 +41,7 @@ class MessageIn(BaseModel):
     tool_call_id: str | None = None
 
 
-class CompletionIn(BaseModel):
+class CompletionIn(ChoiceIn):
     model_config = ConfigDict(extra="allow")
 
     model: str = Field(min_length=1, max_length=200)
@@ -60,6 +62,8 @@ class CompletionIn(BaseModel):
     def _few_stops(cls, stop: str | list[str] | None) -> str | list[str] | None:
         if isinstance(stop, list) and len(stop) > MAX_STOPS:
             raise ValueError(f"at most {MAX_STOPS} stop texts are taken")
+        if isinstance(stop, list) and sum(map(len, stop)) > MAX_STOP_CHARACTERS_IN_ALL:
+            raise ValueError(f"at most {MAX_STOP_CHARACTERS_IN_ALL} characters are taken in all")
         return stop
 
     def for_answer(self) -> AnswerSettings:
@@ -71,15 +75,12 @@ class CompletionIn(BaseModel):
             seed=self.seed,
             max_tokens=self.max_completion_tokens or self.max_tokens,
             stop=stop,
+            choice=self.for_choice(),
         )
 
 
 def _is_none_choice(value: object) -> bool:
     return value in (None, "none")
-
-
-def _is_zero(value: object) -> bool:
-    return value is None or value == 0
 
 
 def _is_one(value: object) -> bool:
@@ -90,11 +91,6 @@ def _is_empty(value: object) -> bool:
     return not value
 
 
-def _is_text_format(value: object) -> bool:
-    kind = cast("dict[str, object]", value).get("type") if isinstance(value, dict) else value
-    return kind in (None, "text")
-
-
 def _is_text_only(value: object) -> bool:
     return value in (None, ["text"])
 
@@ -103,17 +99,9 @@ def _is_text_only(value: object) -> bool:
 _NEUTRAL: dict[str, Callable[[object], bool]] = {
     "n": _is_one,
     "best_of": _is_one,
-    "repetition_penalty": _is_one,
-    "presence_penalty": _is_zero,
-    "frequency_penalty": _is_zero,
-    "min_p": _is_zero,
-    "top_logprobs": _is_zero,
-    "logprobs": _is_empty,
-    "logit_bias": _is_empty,
     "functions": _is_empty,
     "function_call": _is_none_choice,
     "tool_choice": lambda value: value in (None, "none", "auto"),
-    "response_format": _is_text_format,
     "modalities": _is_text_only,
     "audio": _is_empty,
     "web_search_options": _is_empty,

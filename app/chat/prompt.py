@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,10 +24,11 @@ from app.errors import (
 from app.line.line import Line
 from app.line.types import PoolView
 from app.work import Work
+from engine import grammar
 from engine.card import card_from_bytes
 from engine.chat_template import TemplateRefusedError, prompt_ids, template_stop_texts
 from engine.tokenizer import Tokenizer
-from engine.types import ModelCard, ModelFileError, SamplingParams
+from engine.types import GrammarError, ModelCard, ModelFileError, SamplingParams
 
 # A card (megabytes) is fetched again after this long: a pool's model changes with its nodes only.
 CARD_SECONDS = 10.0
@@ -37,6 +38,8 @@ LONG_PROMPTS_AT_ONCE = 2
 # Seeds stay exact in JavaScript.
 SEED_BITS = 53
 LEAST_TEMPERATURE = 1e-4
+# the field of a request that asks for each kind of grammar
+_GRAMMARS = {"json_schema": "response_format", "regex": "regex", "lark": "grammar"}
 
 
 class ModelUnreadableError(AppError):
@@ -55,6 +58,8 @@ class AnswerSettings:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    # all else that it asks of the choice; its temperature, top_p, top_k and seed do not count
+    choice: SamplingParams = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +153,45 @@ async def make_work(
     """The node's work for these messages; `most` is the answer's length where none is asked for.
 
     Raises PromptTooLongError with both numbers, InvalidRequestError for messages that the model's
-    template refuses.
+    template refuses, and for a choice that this model cannot make.
     """
     model = await model_of(line, pool)
+    await _check_choice(line, model, settings.choice)
     ids = await _ids(line, model, messages)
+    max_tokens = fitting_tokens(len(ids), settings.max_tokens, model.card.context_tokens, most)
+    if settings.choice.min_tokens > max_tokens:
+        raise InvalidRequestError(
+            f"`min_tokens` asks for {settings.choice.min_tokens} tokens, and the answer may have "
+            f"{max_tokens}.",
+            param="min_tokens",
+        )
     return Work(
         model=model.card.name,
         prompt_ids=tuple(ids),
-        max_tokens=fitting_tokens(len(ids), settings.max_tokens, model.card.context_tokens, most),
+        max_tokens=max_tokens,
         sampling=_sampling(settings, model.card),
         stop=(*settings.stop, *template_stop_texts(model.card)),
     )
+
+
+async def _check_choice(line: Line, model: Model, choice: SamplingParams) -> None:
+    """Raises InvalidRequestError for tokens that the model does not have, or a bad grammar."""
+    named = {
+        "logit_bias": [token_id for token_id, _ in choice.logit_bias],
+        "stop_token_ids": choice.stop_token_ids,
+    }
+    vocabulary = model.tokenizer.vocab_size
+    for param, ids in named.items():
+        if ids and max(ids) >= vocabulary:
+            raise InvalidRequestError(
+                f"`{param}` names token {max(ids)}; this model has {vocabulary}.", param=param
+            )
+    if choice.grammar is not None:
+        try:
+            async with _models(line).long_prompts:
+                await asyncio.to_thread(grammar.check, choice.grammar)
+        except GrammarError as error:
+            raise InvalidRequestError(str(error), param=_GRAMMARS[choice.grammar.kind]) from error
 
 
 async def _ids(line: Line, model: Model, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -205,7 +238,8 @@ def fitting_tokens(prompt: int, asked: int | None, context: int, most: int) -> i
 def _sampling(settings: AnswerSettings, card: ModelCard) -> SamplingParams:
     defaults = card.defaults
     temperature = _or(settings.temperature, defaults.temperature)
-    return SamplingParams(
+    return replace(
+        settings.choice,
         # logits divided by less would overflow; the largest wins there anyway
         temperature=temperature if temperature >= LEAST_TEMPERATURE else 0.0,
         top_p=_or(settings.top_p, defaults.top_p),

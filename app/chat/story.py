@@ -23,6 +23,7 @@ from app.chat.events import (
 from app.line.types import Place
 from app.relay.types import Entry
 from engine.metrics import Gauge
+from engine.types import TokenLogprobs
 
 # An event and its place in the stream; None for events that have none.
 Told = tuple[str | None, Event]
@@ -186,6 +187,7 @@ class Story:
             channel=last["channel"],
             n=sum(entry.data["n"] for entry in entries),
             t_ms=round(max(0.0, at_ms - first_ms), 3),
+            logprobs=tuple(one for entry in entries for one in _logprobs(entry)),
         )
         return entries[-1].id, piece
 
@@ -313,6 +315,13 @@ def _slowly(place: Place | None) -> tuple[Any, ...]:
         return ()
     eta = place.eta_seconds
     return place.waiting, eta and (round(eta[0]), round(eta[1]))
+
+
+def _logprobs(entry: Entry) -> Iterable[tuple[int, TokenLogprobs]]:
+    told = entry.data.get("logprobs")
+    if told:
+        for token_id, (logprob, top) in zip(entry.data["ids"], told, strict=True):
+            yield token_id, TokenLogprobs(logprob, tuple((i, p) for i, p in top))
 
 
 def last_event(entries: Sequence[Entry]) -> Event:

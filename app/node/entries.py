@@ -9,6 +9,7 @@ from app.errors import AppError
 from engine.types import (
     EngineError,
     Finished,
+    GrammarError,
     ModelFileError,
     OutOfMemoryError,
     PromptTooLongError,
@@ -44,6 +45,8 @@ def failure(error: EngineError | AppError) -> dict[str, Any]:
             code, retry = error.code, False
         case PromptTooLongError():
             code, retry = "prompt_too_long", False
+        case GrammarError():
+            code, retry = "invalid_grammar", False
         case ModelFileError():
             code, retry = "model_file", False
         case OutOfMemoryError():

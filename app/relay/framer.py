@@ -56,7 +56,7 @@ class Framer:
 
 def _delta(steps: list[Step]) -> Delta:
     """The data of one `delta` entry, as `app/relay/types.py` says. Times to the microsecond."""
-    return {
+    data: Delta = {
         "text": "".join(step.text for step in steps),
         "channel": steps[0].channel,
         "n": sum(len(step.token_ids) for step in steps),
@@ -64,3 +64,9 @@ def _delta(steps: list[Step]) -> Delta:
         "t_ms": round(steps[-1].t_ms, 3),
         "steps": [[round(step.t_ms, 3), len(step.token_ids)] for step in steps],
     }
+    logprobs = [one for step in steps for one in step.logprobs]
+    if logprobs:
+        data["logprobs"] = [
+            [round(one.logprob, 6), [[i, round(p, 6)] for i, p in one.top]] for one in logprobs
+        ]
+    return data

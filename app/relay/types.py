@@ -6,7 +6,8 @@ reading  {"done", "total", "cached", "t_ms"}    tokens read so far: the prompt a
           node's answer is continued, its tokens. The first of such a node also has "exact": whether
           the text will certainly be the one that the other node would have written
 delta    {"text", "channel": "text" | "reasoning", "n": tokens in this frame, "ids": their ids,
-          "t_ms": of its last token, "steps": [[t_ms, n], ...]}
+          "t_ms": of its last token, "steps": [[t_ms, n], ...]}; where the request asks for them
+          also "logprobs": [[logprob, [[id, logprob], ...likeliest first]], ...one for each id]
 done     {"finish_reason": "stop" | "length" | "cancelled", "stop_reason": null | "slice_ended" | ...,
           "usage": {prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens,
                     resumed_tokens: of the completion tokens, those that other nodes made},

@@ -24,6 +24,7 @@ from app.line.nodes import NodeDesk
 from app.line.types import NodeInfo
 from app.main import create_app
 from app.node.agent import Agent
+from app.node.kinds.base import NodeKind
 from app.node.kinds.scripted import Script, ScriptedKind
 from app.parts import Parts
 from app.relay.writer import RelayWriter
@@ -186,6 +187,15 @@ async def scripted_node(
 ) -> AsyncGenerator[ScriptedKind]:
     """A node that is ready for work; its pool is the script's model."""
     kind = ScriptedKind(script)
+    async with serving_node(store_url, kind, name=name, **settings):
+        yield kind
+
+
+@asynccontextmanager
+async def serving_node(
+    store_url: str, kind: NodeKind, *, name: str = "node-1", **settings: Any
+) -> AsyncGenerator[None]:
+    """A node of any kind, ready for work; its pool is its model."""
     card = await kind.open()
     chosen = Settings(redis_url=store_url, **settings)
     async with Store.connect(store_url) as store:
@@ -201,8 +211,9 @@ async def scripted_node(
         work = asyncio.create_task(agent.run(), name=name)
         try:
             await until(idle, what=f"{name} ready")
-            yield kind
+            yield
         finally:
             agent.stop()
             agent.stop()
             await work
+            await kind.close()

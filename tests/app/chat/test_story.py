@@ -8,11 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.events import Delta, Done, Event, Failed, Moved, Rate, State
+from app.chat.events import Delta, Done, Event, Failed, Moved, Rate, State, to_json
 from app.chat.story import START, Story
 from app.line.types import NodePublic, Place
 from app.relay.types import Entry
 from engine.metrics import Gauge
+from engine.types import TokenLogprobs
 
 NODE = NodePublic("n1", "node one", "H200")
 OTHER = NodePublic("n2", "node two", "H200")
@@ -283,3 +284,14 @@ def test_a_late_loop_does_not_catch_up_with_a_burst_of_rates():
     assert len([e for e in story.due(ZERO_MS + 100.0) if isinstance(e, Rate)]) == 1
     assert len([e for e in story.due(ZERO_MS + 5000.0) if isinstance(e, Rate)]) == 1
     assert [e for e in story.due(ZERO_MS + 5050.0) if isinstance(e, Rate)] == []
+
+
+def test_logprobs_of_joined_pieces_keep_their_tokens_and_no_page_hears_of_them():
+    pieces = [delta(100), delta(200), delta(300)]
+    for n, token_id in enumerate((5, 7)):
+        more = {"ids": [token_id], "logprobs": [[-0.5, [[9, -0.1]]]]}
+        pieces[n] = replace(pieces[n], data={**pieces[n].data, **more})
+    ((_, told),) = Story("m").take(pieces)
+    assert isinstance(told, Delta)
+    assert told.logprobs == tuple((i, TokenLogprobs(-0.5, ((9, -0.1),))) for i in (5, 7))
+    assert b"logprobs" not in to_json(told)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.relay.framer import Framer
-from engine.types import Channel, Step
+from engine.types import Channel, Step, TokenLogprobs
 
 CHANNELS: list[Channel] = ["text", "reasoning"]
 steps = st.lists(
@@ -139,3 +139,16 @@ def test_a_change_of_channel_closes_the_frame() -> None:
     rest = framer.flush()
     assert rest is not None
     assert (rest["channel"], rest["n"]) == ("text", 1)
+
+
+def test_logprobs_travel_with_the_ids_they_belong_to() -> None:
+    framer = Framer(16)
+    framer.add(step(0), 0)
+    first = Step((5, 6), "ab", 1, logprobs=(TokenLogprobs(-0.5), TokenLogprobs(-1.5)))
+    second = Step((7,), "c", 2, logprobs=(TokenLogprobs(-0.25, ((7, -0.25), (9, -2.0))),))
+    framer.add(first, 1)
+    framer.add(second, 2)
+    frame = framer.flush()
+    assert frame
+    assert frame["ids"] == [5, 6, 7]
+    assert frame["logprobs"] == [[-0.5, []], [-1.5, []], [-0.25, [[7, -0.25], [9, -2.0]]]]
