@@ -23,6 +23,7 @@ from app.line.board import Watched
 from app.parts import Parts
 from app.relay.types import Entry
 from app.store.keys import generation_bell
+from app.store.wake import Wake
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ async def watching(
 
     `after` is the stream position of the last event that the reader has.
     """
-    wake = asyncio.Event()
+    wake = Wake()
     rung = _Rung(wake)
     async with (
         parts.bell.listen(generation_bell(pool, generation), rung),
@@ -67,14 +68,16 @@ async def watch(
             yield told
 
 
-class _Rung(asyncio.Event):
+class _Rung(Wake):
     """Set by the generation's bell; wakes the watcher, as a changed place does too.
 
     Only the bell means that there is something to read: a place that changes while thousands wait
     must not send them all to the store.
     """
 
-    def __init__(self, wake: asyncio.Event) -> None:
+    __slots__ = ("wake",)
+
+    def __init__(self, wake: Wake) -> None:
         super().__init__()
         self.wake = wake
 
@@ -197,12 +200,8 @@ class _Watch:
         limit_s = self._story.next_in(self._clock.now_ms()) / 1000
         if not self._only_waits():
             limit_s = min(limit_s, POLL_SECONDS if self._outage_since_s is None else RETRY_SECONDS)
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        if self._outage_since_s is not None:
+        woken = await self._wake.wait_within(limit_s)
+        if woken and self._outage_since_s is not None:
             # the bell also rings when it is connected again; the store may need a moment more
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -28,6 +28,7 @@ from app.line.line import Line
 from app.line.types import Place
 from app.store import keys
 from app.store.bell import Bell
+from app.store.wake import Settable
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Watched:
     """One watcher's view. Its wake event is set when something of it has changed."""
 
     generation: str
-    _wake: asyncio.Event
+    _wake: Settable
     # None: not asked yet, or no longer known to the store
     place: Place | None = None
     # the store could not be asked the last time
@@ -142,9 +143,7 @@ class Board:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @asynccontextmanager
-    async def watch(
-        self, pool: str, generation: str, wake: asyncio.Event
-    ) -> AsyncGenerator[Watched]:
+    async def watch(self, pool: str, generation: str, wake: Settable) -> AsyncGenerator[Watched]:
         """Watch one question: sets `wake` on each change of its place, keeps its seat's place."""
         room = self._room(pool)
         watched = Watched(generation, wake)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 
 # Fewer measured leases than this say nothing.
 LEAST_MEASURED = 3
@@ -28,7 +29,7 @@ def position(lane: str, rank: int, waiting: Mapping[str, int]) -> int:
 
 
 def wait_seconds(
-    turns_ms: Sequence[int], grants_ahead: int, nodes: int
+    turns_ms: tuple[int, ...], grants_ahead: int, nodes: int
 ) -> tuple[float, float] | None:
     """(shortest, longest) wait in seconds until the `grants_ahead`-th grant from now; None: unknown.
 
@@ -37,10 +38,21 @@ def wait_seconds(
     the waves before ours are short ones (lower quartile). Longest: all have just begun and all are
     long ones (upper quartile).
     """
-    if len(turns_ms) < LEAST_MEASURED or nodes < 1 or grants_ahead < 1:
+    pace = quartiles(turns_ms)
+    if pace is None or nodes < 1 or grants_ahead < 1:
         return None
-    ordered = sorted(turns_ms)
-    lower = ordered[len(ordered) // 4]
-    upper = ordered[-1 - len(ordered) // 4]
+    lower, upper = pace
     waves = math.ceil(grants_ahead / nodes)
     return (waves - 1) * lower / 1000, waves * upper / 1000
+
+
+@lru_cache(maxsize=64)
+def quartiles(turns_ms: tuple[int, ...]) -> tuple[int, int] | None:
+    """Of the measured durations, the lower and the upper quartile (ms); None: too few to tell.
+
+    Kept, for a crowd asks for the same ones ten thousand times.
+    """
+    if len(turns_ms) < LEAST_MEASURED:
+        return None
+    ordered = sorted(turns_ms)
+    return ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]

@@ -21,9 +21,11 @@ class Shared:
     # lane -> tickets waiting there
     waiting: Mapping[str, int]
     # durations of the last leases
-    turns_ms: Sequence[int]
+    turns_ms: tuple[int, ...]
 
     def eta_seconds(self, lane: str, rank: int) -> tuple[float, float] | None:
+        if eta.quartiles(self.turns_ms) is None:
+            return None
         ahead = eta.position(lane, rank, self.waiting)
         return eta.wait_seconds(self.turns_ms, ahead, self.nodes)
 
@@ -32,7 +34,7 @@ def shared(row: Sequence[bytes]) -> Shared:
     """From `shared()` of `scripts/_places.lua`."""
     nodes, returned, priority, browser, api, *turns = (int(value) for value in row)
     waiting = {"r": returned, "priority": priority, "browser": browser, "api": api}
-    return Shared(nodes=nodes, waiting=waiting, turns_ms=turns)
+    return Shared(nodes=nodes, waiting=waiting, turns_ms=tuple(turns))
 
 
 def place(common: Shared, row: Sequence[bytes]) -> Place:

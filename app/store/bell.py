@@ -18,6 +18,8 @@ from typing import Any, Literal, Protocol, cast
 from redis.asyncio import ConnectionPool
 from redis.exceptions import RedisError
 
+from app.store.wake import Settable
+
 logger = logging.getLogger(__name__)
 
 # The longest that opening the bell or a listener waits for a store that does not answer.
@@ -47,9 +49,22 @@ class _Channel:
 
     name: bytes
     users: int = 0
-    wakes: list[asyncio.Event] = field(default_factory=list[asyncio.Event])
-    # set while the store has confirmed the subscription
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    wakes: list[Settable] = field(default_factory=list[Settable])
+    # the store has confirmed the subscription
+    is_ready: bool = False
+    # set for those who wait for that, or when the connection is lost; None: nobody waits
+    _pending: asyncio.Event | None = None
+
+    async def wait_until_ready(self) -> None:
+        if self._pending is None:
+            self._pending = asyncio.Event()
+        await self._pending.wait()
+
+    def settle(self, *, is_ready: bool) -> None:
+        self.is_ready = is_ready
+        if self._pending is not None:
+            self._pending.set()
+            self._pending = None
 
     def ring(self) -> None:
         for wake in self.wakes:
@@ -93,7 +108,7 @@ class Bell:
                 running.result()  # it ended before its time: a fault that must be seen
 
     @asynccontextmanager
-    async def listen(self, channel: str, wake: asyncio.Event) -> AsyncGenerator[None]:
+    async def listen(self, channel: str, wake: Settable) -> AsyncGenerator[None]:
         """Set `wake` on each message on `channel`, and whenever messages may have been lost.
 
         Subscribed when it yields; with the store away it yields none the less, and `wake` is set
@@ -106,10 +121,10 @@ class Bell:
             self._send("SUBSCRIBE", entry)
         entry.users += 1
         try:
-            if self.connected and not entry.ready.is_set():
+            if self.connected and not entry.is_ready:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_SECONDS):
-                        await entry.ready.wait()
+                        await entry.wait_until_ready()
             entry.wakes.append(wake)
             try:
                 yield
@@ -160,8 +175,7 @@ class Bell:
         self._unconfirmed.clear()
         for entry in self._channels.values():
             # releases those who wait for the confirmation; they are woken after the reconnect
-            entry.ready.set()
-            entry.ready.clear()
+            entry.settle(is_ready=False)
 
     async def _write(self, wire: _Wire) -> None:
         while True:
@@ -195,7 +209,7 @@ class Bell:
         elif kind in (b"subscribe", b"unsubscribe"):
             verb, entry = self._unconfirmed.popleft()
             if verb == "SUBSCRIBE":
-                entry.ready.set()
+                entry.settle(is_ready=True)
                 # whoever listens already may have missed a message until this moment
                 entry.ring()
 
