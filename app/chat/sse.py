@@ -3,8 +3,9 @@
 What a stream holds (a watcher's registration) is opened and closed by the response itself, around
 the streamed generator: a suspended generator is not reliably closed when its reader leaves.
 
-Thousands of these stand open at once, so each is two tasks: one that writes, and one that listens
-for the reader's leaving and keeps a silent stream alive. (sse-starlette's response, which stood
+Thousands of these stand open at once, so each is two tasks, one that writes and one that listens
+for the reader's leaving; a third, of the whole process, minds silence and readers that take
+nothing. (sse-starlette's response, which stood
 here before, takes four tasks in a group and checks every chunk: docs/performance.md.)
 """
 
@@ -15,13 +16,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.chat.events import Event, name_of, to_json
-from app.chat.stopping import grace_over
+from app.chat.stopping import forget, when_grace_is_over
 from app.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -30,6 +32,7 @@ Body = AsyncGenerator[bytes]
 
 PING_SECONDS = 10.0
 FAREWELL_SECONDS = 1.0
+LOOK_SECONDS = 1.0
 # A bare comment: legal everywhere and, having no text, nothing that a client could take for data.
 COMMENT = b":\n\n"
 END_OF_V1 = b"data: [DONE]\n\n"
@@ -51,7 +54,7 @@ class SseResponse(Response):
 
     A comment goes out at once, so that proxies and clients see bytes before the first event, and
     after every `PING_SECONDS` of silence. A reader that takes nothing for `send_timeout_seconds` is
-    dropped. On shutdown the stream may go on for `shutdown_grace_seconds`; then `farewell` is sent
+    dropped (both within `LOOK_SECONDS`). On shutdown the stream may go on for `shutdown_grace_seconds`; then `farewell` is sent
     and the response ends as a whole one.
     """
 
@@ -79,8 +82,9 @@ class SseResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._open_body() as body:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            stream = _Stream(send, self._settings.send_timeout_seconds)
-            cut = await stream.run(body, receive, self._settings, comments=self._comments)
+            seconds = self._settings.send_timeout_seconds
+            stream = _Stream(send, seconds, comments=self._comments)
+            cut = await stream.run(body, receive, self._settings)
             if cut == "stuck":
                 log.info("reader took nothing and was dropped", path=scope.get("path"))
             elif cut == "stopping":
@@ -93,37 +97,46 @@ Cut = Literal["left", "stuck", "stopping"]
 class _Stream:
     """One response on its way out."""
 
-    __slots__ = ("_cut", "_cut_by", "_is_sending", "_send", "_send_seconds", "_since_s")
+    __slots__ = (
+        "_comments", "_cut", "_cut_by", "_is_sending", "_ping_task", "_send", "_send_seconds",
+        "_since_s",
+    )  # fmt: skip
 
-    def __init__(self, send: Send, send_seconds: float) -> None:
+    def __init__(self, send: Send, send_seconds: float, *, comments: bool) -> None:
         self._send = send
         self._send_seconds = send_seconds
+        self._comments = comments
         # how long it has been so: whether some bytes are being handed over, and since when
         self._is_sending = False
         self._since_s = time.monotonic()
         self._cut: asyncio.Timeout | None = None
         self._cut_by: Cut | None = None
+        self._ping_task: asyncio.Task[None] | None = None
 
-    async def run(
-        self, body: Body, receive: Receive, settings: Settings, *, comments: bool
-    ) -> Cut | None:
+    async def run(self, body: Body, receive: Receive, settings: Settings) -> Cut | None:
         """Stream the body to its end; what cut it short, if something did."""
-        listening = asyncio.create_task(self._listen(receive, comments=comments), name="reader")
+        listening = asyncio.create_task(self._listen(receive), name="reader")
+        minder = _Minder.of_this_loop()
+        minder.add(self)
+        when_grace_is_over(settings, self._stop)
         try:
-            with grace_over(settings, self._stop):
-                # a time limit without a time: whoever cuts the stream sets it to now
-                async with asyncio.timeout(None) as self._cut:
-                    if comments:
-                        await self._write(COMMENT)
-                    async for chunk in body:
-                        await self._write(chunk)
-                    await self._write(b"", more=False)
+            # a time limit without a time: whoever cuts the stream sets it to now
+            async with asyncio.timeout(None) as self._cut:
+                if self._comments:
+                    await self._write(COMMENT)
+                async for chunk in body:
+                    await self._write(chunk)
+                await self._write(b"", more=False)
         except TimeoutError:
             if self._cut_by is None:
                 raise
         finally:
             self._cut = None
+            forget(self._stop)
+            minder.remove(self)
             listening.cancel()
+            if self._ping_task is not None:
+                self._ping_task.cancel()
         return self._cut_by
 
     def cut(self, by: Cut) -> None:
@@ -146,40 +159,49 @@ class _Stream:
         except TimeoutError:
             log.info("reader took no farewell")
 
-    async def _listen(self, receive: Receive, *, comments: bool) -> None:
-        """Cut the stream when its reader leaves or takes nothing, and break a long silence.
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.cut("left")
 
-        One clock for both, so that a write costs no time limit of its own: a reader that takes
-        nothing is dropped at most `PING_SECONDS` late.
-        """
-        look_seconds = min(PING_SECONDS, self._send_seconds)
-        while True:
-            try:
-                async with asyncio.timeout(look_seconds):
-                    message = await receive()
-            except TimeoutError:
-                look_seconds = await self._look(comments=comments)
-            else:
-                if message["type"] == "http.disconnect":
-                    self.cut("left")
-                    return
-
-    async def _look(self, *, comments: bool) -> float:
-        """Do what the time asks for; seconds until it may ask for more."""
-        passed_seconds = time.monotonic() - self._since_s
+    def look(self, now_s: float) -> None:
+        """Cut the stream when its reader takes nothing, and break a long silence."""
+        passed_seconds = now_s - self._since_s
         if self._is_sending:
             if passed_seconds >= self._send_seconds:
                 self.cut("stuck")
-            return min(PING_SECONDS, max(0.01, self._send_seconds - passed_seconds))
-        if passed_seconds >= PING_SECONDS:
-            passed_seconds = 0.0
-            if comments:
-                await self._ping()
-        return min(PING_SECONDS - passed_seconds, self._send_seconds)
+        elif self._comments and passed_seconds >= PING_SECONDS:
+            self._ping_task = asyncio.create_task(self._write(COMMENT), name="ping")
 
-    async def _ping(self) -> None:
-        try:
-            async with asyncio.timeout(self._send_seconds):
-                await self._write(COMMENT)
-        except TimeoutError:
-            self.cut("stuck")
+
+class _Minder:
+    """Looks after all streams of a loop."""
+
+    def __init__(self) -> None:
+        self._streams: set[_Stream] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of_this_loop(cls) -> _Minder:
+        return _minders.setdefault(asyncio.get_running_loop(), cls())
+
+    def add(self, stream: _Stream) -> None:
+        self._streams.add(stream)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="streams")
+
+    def remove(self, stream: _Stream) -> None:
+        self._streams.discard(stream)
+        if not self._streams and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now_s = time.monotonic()
+            for stream in list(self._streams):
+                stream.look(now_s)
+
+
+_minders: WeakKeyDictionary[asyncio.AbstractEventLoop, _Minder] = WeakKeyDictionary()

@@ -7,8 +7,7 @@ told to stop, whoever installed which signal handler; one watch of it serves all
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from sse_starlette.sse import EventSourceResponse
@@ -58,20 +57,23 @@ class _Open:
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Open] = WeakKeyDictionary()
 
 
-@contextmanager
-def grace_over(settings: Settings, call: Callable[[], None]) -> Generator[None]:
-    """Within the block: `call` once `shutdown_grace_seconds` have passed since the server was told
-    to stop."""
-    answers = _open.setdefault(asyncio.get_running_loop(), _Open())
-    answers.add(call, settings.shutdown_grace_seconds)
-    try:
-        yield
-    finally:
-        answers.remove(call)
+def when_grace_is_over(settings: Settings, call: Callable[[], None]) -> None:
+    """`call` once `shutdown_grace_seconds` have passed since the server was told to stop.
+
+    `forget` it when the answer has ended.
+    """
+    _open.setdefault(asyncio.get_running_loop(), _Open()).add(call, settings.shutdown_grace_seconds)
+
+
+def forget(call: Callable[[], None]) -> None:
+    _open[asyncio.get_running_loop()].remove(call)
 
 
 async def stop_grace_over(settings: Settings) -> None:
     """Wait until then."""
     over = asyncio.Event()
-    with grace_over(settings, over.set):
+    when_grace_is_over(settings, over.set)
+    try:
         await over.wait()
+    finally:
+        forget(over.set)

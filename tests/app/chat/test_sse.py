@@ -114,3 +114,32 @@ async def test_a_cancelled_response_lets_go():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not held.is_open
+
+
+async def test_a_silent_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("app.chat.sse.PING_SECONDS", 0.02)
+    monkeypatch.setattr("app.chat.sse.LOOK_SECONDS", 0.01)
+    pinged = asyncio.Event()
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+        if sent.count(COMMENT) >= 3:
+            pinged.set()
+
+    @asynccontextmanager
+    async def silent() -> AsyncIterator[Body]:
+        async def nothing() -> AsyncGenerator[bytes]:
+            await asyncio.Event().wait()
+            yield b""
+
+        async with aclosing(nothing()) as body:
+            yield body
+
+    task = asyncio.create_task(SseResponse(silent, Settings())(SCOPE, stays, send))
+    async with asyncio.timeout(10):
+        await pinged.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert set(sent) == {b"", COMMENT}
