@@ -45,16 +45,24 @@ BRISK: Mapping[str, str] = {
     "BATON_REQUESTS_PER_MINUTE": "100000",
     "BATON_SHUTDOWN_GRACE_SECONDS": "1",
 }
+# A connection whose other end is silent is given up after this.
+PULLED_CABLE_MS = 3000
 
 
 class Process:
     """One process that can be started again as it was."""
 
     def __init__(
-        self, name: str, words: Sequence[str], variables: Mapping[str, str], log: Path, fd: int = -1
+        self,
+        name: str,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
+        fd: int = -1,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self._words = words
+        self._words = [*prefix, sys.executable, *words]
         self._variables = variables
         self._log = log
         self._fds = () if fd < 0 else (fd,)
@@ -71,7 +79,7 @@ class Process:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *self._words], cwd=ROOT, env={**os.environ, **self._variables},
+                self._words, cwd=ROOT, env={**os.environ, **self._variables},
                 stdout=log, stderr=log, pass_fds=self._fds,
             )  # fmt: skip
 
@@ -112,12 +120,14 @@ class Site:
         }  # fmt: skip
         self._listeners: list[socket.socket] = []
 
-    def add_web(self, store_url: str | None = None) -> Process:
+    def add_web(self, store_url: str | None = None, *, host: str = "127.0.0.1") -> Process:
         """One more replica; its port outlives it, as under a supervisor."""
-        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        listener = socket.create_server((host, 0), backlog=512)
+        # as app/web.py does, but sooner
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PULLED_CABLE_MS)
         os.set_inheritable(listener.fileno(), True)
         self._listeners.append(listener)
-        self.urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        self.urls.append(f"http://{host}:{listener.getsockname()[1]}")
         fd = listener.fileno()
         words = ["-m", "app.cli", "web", "--listener-fd", str(fd)]
         web = self._process(f"web-{len(self.webs)}", words, store_url, fd)
@@ -125,20 +135,30 @@ class Site:
         return web
 
     def add_node(
-        self, name: str = "", *, tokens_per_second: float = 100, store_url: str | None = None
+        self,
+        name: str = "",
+        *,
+        tokens_per_second: float = 100,
+        store_url: str | None = None,
+        prefix: Sequence[str] = (),
     ) -> Process:
         name = name or f"node-{len(self.nodes)}"
         runs_file = str(self.folder / "runs.jsonl")
         words = ["-m", "tests.faults.node", runs_file, name, POOL, str(tokens_per_second)]
-        node = self._process(name, words, store_url)
+        node = self._process(name, words, store_url, prefix=prefix)
         self.nodes.append(node)
         return node
 
     def _process(
-        self, name: str, words: Sequence[str], store_url: str | None, fd: int = -1
+        self,
+        name: str,
+        words: Sequence[str],
+        store_url: str | None,
+        fd: int = -1,
+        prefix: Sequence[str] = (),
     ) -> Process:
         variables = {**self._variables, "BATON_REDIS_URL": store_url or self.store.url}
-        process = Process(name, words, variables, self.folder / f"{name}.log", fd)
+        process = Process(name, words, variables, self.folder / f"{name}.log", fd, prefix)
         process.start()
         return process
 
