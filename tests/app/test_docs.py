@@ -51,3 +51,12 @@ def test_every_make_target_has_a_line_of_help():
     phony = re.findall(r"^\.PHONY: (.+)$", makefile, re.M)[0].split()
     for target in phony:
         assert re.search(rf"^{target}:.*## \S", makefile, re.M), target
+
+
+def test_every_test_that_the_scenarios_name_exists():
+    text = (ROOT / "docs" / "testing.md").read_text()
+    named = re.findall(r"`((?:app|faults|browser)/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 20
+    for file, name in named:
+        source = (ROOT / "tests" / file).read_text()
+        assert f"def {name}(" in source if name else "def test_" in source, (file, name)
