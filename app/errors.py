@@ -125,6 +125,11 @@ class PoolEmptyError(AppError):
     message = "No node serves this model right now. Try again in a minute."
 
 
+class RaceBusyError(TooManyRequestsError):
+    code = "race_busy"
+    message = "A race needs a node that nobody else wants, and there is none now. Ask without it."
+
+
 class SeatElsewhereError(TooManyRequestsError):
     code = "seat_elsewhere"
     message = "You already have a place in another line. Leave it first."

@@ -15,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
 KeyKind = Literal["secret", "publishable"]
-TurnSource = Literal["chat", "api", "embed"]
+TurnSource = Literal["chat", "race", "api", "embed"]
 TurnStatus = Literal["open", "done", "failed"]
 
 

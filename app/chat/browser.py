@@ -65,6 +65,8 @@ class QuestionIn(StrictBody):
     conversation_id: Id | None = None
     question: str = Field(min_length=1, max_length=MAX_QUESTION_CHARACTERS, pattern=r"\S")
     pool: str | None = Field(default=None, max_length=200)
+    # the same question once more, at an idle node of another pool; its answer is not kept
+    race: bool = False
     settings: SettingsIn = SettingsIn()
 
 
@@ -102,10 +104,11 @@ async def _ask_of(parts: Parts, caller: Caller, asked: QuestionIn) -> Ask:
         model=asked.pool,
         messages=messages,
         settings=asked.settings.for_answer(),
-        source="chat",
-        hold=True,
+        source="race" if asked.race else "chat",
+        hold=not asked.race,
+        race=asked.race,
         question=asked.question,
-        conversation_id=conversation_id,
+        conversation_id=None if asked.race else conversation_id,
         params={"system": asked.settings.system} if asked.settings.system else None,
     )
 

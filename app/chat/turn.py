@@ -54,6 +54,8 @@ class Ask:
     hold: bool
     # see `Job.session`
     session: str = ""
+    # ask at an idle node of another pool, beside the seat's own place; see `Line.borrow`
+    race: bool = False
     # kept in SQL for chat turns only
     question: str = ""
     conversation_id: str | None = None
@@ -86,7 +88,7 @@ async def submit(parts: Parts, caller: Caller, ask: Ask) -> Submitted:
         turn = await history.begin(parts.database, caller, _new_turn(ask, pool, work))
     job = Job(ask.generation, work.to_bytes(), hold=ask.hold, session=ask.session)
     try:
-        await parts.line.submit(pool, caller.seat, job, tier=caller.tier, address=caller.address)
+        await _join(parts, caller, pool, job, is_race=ask.race)
     except StoreUnavailableError:
         # whether the question arrived is not known
         raise
@@ -94,6 +96,14 @@ async def submit(parts: Parts, caller: Caller, ask: Ask) -> Submitted:
         await history.withdraw(parts.database, turn)
         raise
     return Submitted(turn.generation, pool, turn.conversation_id)
+
+
+async def _join(parts: Parts, caller: Caller, pool: str, job: Job, *, is_race: bool) -> None:
+    if is_race:
+        await parts.line.borrow(pool, caller.seat, job, tier=caller.tier)
+    else:
+        address = caller.address
+        await parts.line.submit(pool, caller.seat, job, tier=caller.tier, address=address)
 
 
 async def _is_known(parts: Parts, turn: Turn) -> bool:

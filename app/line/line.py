@@ -22,6 +22,7 @@ from app.errors import (
     NoLeaseError,
     OthersWaitError,
     PoolEmptyError,
+    RaceBusyError,
     SeatElsewhereError,
     StoreUnavailableError,
     TooManyQuestionsError,
@@ -66,26 +67,29 @@ class Line:
 
         The same generation again changes nothing and returns its place. `address`: where the caller
         is, counted with all who wait from there; '' counts nowhere. Raises LineFullError,
-        AddressFullError, PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, and InvalidRequestError when the
-        generation's id belongs to another seat.
+        AddressFullError, PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, and
+        InvalidRequestError when the generation's id belongs to another seat.
         """
         await self._claim(pool, seat, job.generation)
         reply = await self._join(pool, seat, job, tier, address)
         await self._store.command("HDEL", keys.seat_claim(seat), f"join:{job.generation}")
-        match reply[0]:
-            case b"ok":
-                return replies.place(replies.shared(reply[1]), reply[2])
-            case b"full":
-                raise LineFullError(retry_after_seconds=_retry_after(replies.shared(reply[1])))
-            case b"address":
-                wait_seconds = _retry_after(replies.shared(reply[1])) or _ADDRESS_RETRY_SECONDS
-                raise AddressFullError(retry_after_seconds=wait_seconds)
-            case b"questions":
-                raise TooManyQuestionsError
-            case b"foreign":
-                raise InvalidRequestError("This id already belongs to somebody else's question.")
-            case _:
-                raise PoolEmptyError(retry_after_seconds=30)
+        return _placed(reply)
+
+    async def borrow(self, pool: str, seat: str, job: Job, *, tier: Tier) -> Place:
+        """Ask a seat's question a second time, at an idle node of another pool: a race.
+
+        It never stands in line, and ends as soon as somebody waits there (reason "wanted"). Beside
+        its own place a seat has one race at a time, over all pools. Raises RaceBusyError,
+        PoolEmptyError, SeatElsewhereError, TooManyQuestionsError, InvalidRequestError as `submit`.
+        """
+        racer = race_seat(seat)
+        await self._claim(pool, racer, job.generation)
+        grace_ms = round(self._settings.reconnect_grace_seconds * 1000)
+        reply = await self._run(
+            operations.BORROW, pool, job.generation, racer, tier, job.payload, grace_ms
+        )
+        await self._store.command("HDEL", keys.seat_claim(racer), f"join:{job.generation}")
+        return _placed(reply)
 
     async def _join(self, pool: str, seat: str, job: Job, tier: Tier, address: str) -> Reply:
         grace_seconds = self._settings.reconnect_grace_seconds
@@ -173,7 +177,8 @@ class Line:
     async def leave(self, seat: str) -> None:
         """Give up the seat's place or lease, with all its unanswered questions, in whatever pool."""
         for pool in await self._pool_names():
-            await self._run(operations.LEAVE, pool, seat)
+            for name in (seat, race_seat(seat)):
+                await self._run(operations.LEAVE, pool, name)
 
     async def end_session(self, seat: str, session: str) -> None:
         """Give back what the seat's session keeps; a session that is over already is no fault."""
@@ -255,6 +260,31 @@ class Line:
             await self.pump(pool)
         except ResponseError as error:
             logger.warning("the line of %s could not be pumped: %s", pool, error)
+
+
+def race_seat(seat: str) -> str:
+    """What a seat's race stands under, beside its own place."""
+    return f"{seat}~race"
+
+
+def _placed(reply: Reply) -> Place:
+    """The answer of `submit` and `borrow`, or why there is none."""
+    match reply[0]:
+        case b"ok":
+            return replies.place(replies.shared(reply[1]), reply[2])
+        case b"full":
+            raise LineFullError(retry_after_seconds=_retry_after(replies.shared(reply[1])))
+        case b"address":
+            wait_seconds = _retry_after(replies.shared(reply[1])) or _ADDRESS_RETRY_SECONDS
+            raise AddressFullError(retry_after_seconds=wait_seconds)
+        case b"questions":
+            raise TooManyQuestionsError
+        case b"busy":
+            raise RaceBusyError
+        case b"foreign":
+            raise InvalidRequestError("This id already belongs to somebody else's question.")
+        case _:
+            raise PoolEmptyError(retry_after_seconds=30)
 
 
 def _digest(address: str) -> str:

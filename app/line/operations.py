@@ -20,6 +20,7 @@ _RULING = (_PRELUDES[0], ("app.line", "_rule"), *_PRELUDES[1:])
 _PLACES = (*_PRELUDES, ("app.line", "_places"))
 
 SUBMIT = load_script("app.line", "submit", preludes=(*_RULING, ("app.line", "_places")))
+BORROW = load_script("app.line", "borrow", preludes=(*_RULING, ("app.line", "_places")))
 PLACES = load_script("app.line", "places", preludes=_PLACES)
 LANES = load_script("app.line", "lanes", preludes=_PLACES)
 CANCEL = load_script("app.line", "cancel", preludes=_PRELUDES)

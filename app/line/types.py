@@ -8,7 +8,7 @@ from typing import Literal
 Tier = Literal["browser", "api", "priority"]
 # where a question stands: not yet given to a node, given to one, over
 TurnState = Literal["queued", "assigned", "ended"]
-CancelReason = Literal["stopped", "gone", "slice_ended", "admin", "revoked"]
+CancelReason = Literal["stopped", "gone", "slice_ended", "admin", "revoked", "wanted"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     hidden (1: its page is not in front), program
                                     (1: an API call waits), calls (to the turn, in
                                     vain), session (of a program that keeps the
-                                    lease), address,
+                                    lease), address, borrowed (1: a race),
                                     claimed_at, node, fence, granted_at,
                                     generation (running),
                                     slice_until, extended (times while others
@@ -33,6 +33,7 @@ scripts get that prefix as KEYS[1] and build the rest as in this table:
                                     answer -> when that is called off (ms; inf:
                                     it has been)
     rest                    zset    ticket whose lease rests -> idle limit (ms)    with that state
+    borrowed                zset    ticket of a race with a node -> since when (ms) with the lease
     pass                    hash    tier -> virtual time; "now" (stride scheduler) for ever
     n:<node>                hash    one slot of a node (<node>, <node>/2, ..):     until it leaves
                                     boot, info (JSON), state idle | leased | stop

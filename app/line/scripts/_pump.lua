@@ -23,6 +23,9 @@ local function begin_lease(ticket, node, gen)
   redis.call('ZREM', p .. 'idle', node)
   leave_address(ticket)
   redis.call('ZADD', p .. 'leases', slice_until, ticket)
+  if field(p .. 't:' .. ticket, 'borrowed') == '1' then
+    redis.call('ZADD', p .. 'borrowed', int(now), ticket)
+  end
   assign(ticket, node, gen)
 end
 
@@ -72,6 +75,17 @@ local function end_slices(held)
     if stop_running(ticket, 'slice_ended') then settle(field(p .. 't:' .. ticket, 'node')) end
   end
   grant(held)
+end
+
+-- Whoever waits gets back what was borrowed, the longest held first, and no more than is needed.
+local function give_back()
+  local want = waiting_total()
+  if want == 0 then return end
+  for _, ticket in ipairs(redis.call('ZRANGE', p .. 'borrowed', 0, BATCH - 1)) do
+    if want == 0 then return end
+    if field(p .. 't:' .. ticket, 'ending') == '' then dismiss(ticket, 'wanted', 'wanted') end
+    want = want - 1
+  end
 end
 
 local function reap_unseen()
@@ -135,6 +149,8 @@ local function pump()
   if now >= held + limits.claim then
     for _, ticket in ipairs(due('claim')) do give_up_call(ticket, held) end
   end
+  grant(held)
+  give_back()
   grant(held)
   if now >= held + 2 * limits.dead then
     end_drained()

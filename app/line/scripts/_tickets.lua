@@ -21,6 +21,7 @@ local ENDINGS = {
   gone = {'Nobody was watching any more, so the answer was not started.', true},
   slice_ended = {'Your time on the node was over before this answer began. Ask again to rejoin.', true},
   removed = {'An administrator took this question out of the line.', false},
+  wanted = {'Somebody waits for the node that this race had borrowed.', false},
   revoked = {'The API key that asked this question was revoked.', false},
   node_lost = {'The node that was answering has failed. What was written is kept; ask again to go on.', true},
   unanswerable = {'Every node that began on this question failed before its first word. Ask it differently.', false},
@@ -37,7 +38,7 @@ local BEGUN = {
 BEGUN.gone = BEGUN.away
 -- why a question was called off -> what its asker reads when no node had begun on it
 local CALLED_OFF = {stopped = 'left', gone = 'gone', slice_ended = 'slice_ended', admin = 'removed',
-  revoked = 'revoked'}
+  revoked = 'revoked', wanted = 'wanted'}
 
 local function field(key, name)
   return redis.call('HGET', key, name) or ''
@@ -114,7 +115,7 @@ local function close_ticket(ticket, reason)
   local seat, lane = field(key, 'seat'), field(key, 'lane')
   redis.call('ZREM', p .. 'w:' .. lane, ticket)
   leave_address(ticket)
-  for _, index in ipairs({'seen', 'claim', 'rest', 'leases', 'ending', 'draining'}) do
+  for _, index in ipairs({'seen', 'claim', 'rest', 'leases', 'ending', 'draining', 'borrowed'}) do
     redis.call('ZREM', p .. index, ticket)
   end
   redis.call('DEL', p .. 'j:' .. ticket)
@@ -210,6 +211,7 @@ end
 -- A ticket whose node goes, or is lost: to lane r with its open questions, or over.
 local function take_back(ticket, reason)
   local t = p .. 't:' .. ticket
+  if field(t, 'borrowed') == '1' then fail_jobs(ticket, 'node_lost') end
   if redis.call('LLEN', p .. 'j:' .. ticket) == 0 then return close_ticket(ticket, reason) end
   for _, index in ipairs({'rest', 'leases', 'ending', 'draining'}) do
     redis.call('ZREM', p .. index, ticket)

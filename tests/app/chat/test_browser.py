@@ -375,3 +375,25 @@ async def test_one_address_fills_only_its_share_of_the_line(tmp_path: Path, valk
             cai.client.headers["X-Forwarded-For"] = "2001:db8:0:7::1, 198.51.100.9"
             async with cai.ask() as third:
                 await first(third, "state", rank=2)
+
+
+async def test_a_race_asks_an_idle_node_beside_the_conversation(web: Web, valkey_url: str):
+    eva, ben = [await web.member(name) for name in ("Eva", "Ben")]
+    generation, raced = uuid4().hex, uuid4().hex
+    async with scripted_node(valkey_url, Script(stall_at=5)), eva.ask(generation=generation) as one:
+        await first(one, "delta")
+        no_node = await eva.client.post(
+            "/api/chat", json={"id": raced, "question": "Why?", "race": True}
+        )
+        assert (no_node.status_code, no_node.json()["error"]["code"]) == (429, "race_busy")
+        async with (
+            scripted_node(valkey_url, Script(stall_at=5), name="node-2"),
+            eva.ask(generation=raced, race=True) as two,
+        ):
+            await first(two, "delta")
+            async with ben.ask() as his:
+                done = (await first(two, "done")).data
+                assert (done["finish_reason"], done["stop_reason"]) == ("cancelled", "wanted")
+                await first(his, "delta")
+        listed = (await eva.client.get("/api/conversations")).json()["conversations"]
+        assert len(listed) == 1

@@ -108,7 +108,7 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 # the indices of tickets
-INDICES = ("seen", "claim", "leases", "ending", "draining", "rest")
+INDICES = ("seen", "claim", "leases", "ending", "draining", "rest", "borrowed")
 
 
 def check_tickets(picture: Picture) -> None:
@@ -131,6 +131,7 @@ def check_tickets(picture: Picture) -> None:
             assert places == []
             assert len(indices & {"leases", "ending", "draining"}) == 1, (name, indices)
             assert "claim" not in indices
+            assert ("borrowed" in indices) == (t.get("borrowed") == "1")
             at_rest = t["generation"] == ""
             assert ("rest" in indices) == at_rest
             assert not (at_rest and "seen" in indices)
@@ -251,6 +252,9 @@ def check_flow(picture: Picture, limits_ms: dict[str, int]) -> None:
         assert not picture.zset("idle")
     if picture.now_ms() < picture.held_since_ms() + limits_ms["grace"]:
         return
+    # what races had is on its way back (right after an outage the node given back may be silent)
+    borrowed = [picture.all("t")[name]["ending"] for name in picture.zset("borrowed")]
+    assert "" not in borrowed or len(borrowed) - borrowed.count("") >= waiting
     ending = picture.zset("ending")
     finite = [at for at in ending.values() if at != math.inf]
     assert not finite or len(ending) <= waiting

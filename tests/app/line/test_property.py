@@ -28,6 +28,7 @@ from app.errors import (
     NoLeaseError,
     OthersWaitError,
     PoolEmptyError,
+    RaceBusyError,
     TooManyQuestionsError,
 )
 from app.line.line import Line
@@ -228,6 +229,14 @@ class LineMachine(RuleBasedStateMachine):
     @rule(seat=seats)
     def end_session(self, seat: str) -> None:
         self.run(self.hall.line.end_session(seat, "s"))
+
+    @rule(seat=seats)
+    def race(self, seat: str) -> None:
+        name = f"{seat}~race-{len(self.asked)}"
+        with suppress(*REFUSALS, RaceBusyError):
+            self.run(self.hall.line.borrow(POOL, seat, job(name), tier="browser"))
+            self.asked.append(name)
+            self.look()
 
     @rule(seat=seats)
     def extend(self, seat: str) -> None:
