@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import resource
 import signal
 import socket
 import sys
@@ -93,6 +94,7 @@ def run_web(settings: Settings, listener_fd: int | None = None) -> int:
     """
     die_with_parent()
     logs.configure(settings)
+    raise_file_limit()
     try:
         if listener_fd is None:
             listener = listening_socket(settings.host, settings.port)
@@ -128,6 +130,20 @@ def run_web(settings: Settings, listener_fd: int | None = None) -> int:
             if app.fault is None:
                 raise
     return 0 if app.fault is None else _refuse(app.fault)
+
+
+def raise_file_limit() -> int:
+    """Take as many open files as the system lets this process have; how many that is.
+
+    Every stream that waits is one, and many systems begin with 1,024.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):
+        # macOS names a limit that it does not grant
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import sys
 
@@ -14,6 +15,7 @@ from app.web import (
     SEND_BUFFER_BYTES,
     PortError,
     listening_socket,
+    raise_file_limit,
     stop_seconds,
     url_of,
 )
@@ -66,3 +68,13 @@ def test_the_server_waits_for_its_streams_farewell(grace_seconds: float):
     chosen = Settings.model_validate({"shutdown_grace_seconds": grace_seconds})
     # they look every half second whether it stops
     assert stop_seconds(chosen) > grace_seconds + 0.5 + FAREWELL_SECONDS
+
+
+def test_as_many_connections_as_the_system_grants():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        assert raise_file_limit() > 256
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

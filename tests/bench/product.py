@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import statistics
 import subprocess
@@ -125,13 +124,6 @@ async def nodes_ready(store_url: str, count: int, pool: str = MODEL) -> None:
             return any(one.name == pool and one.idle_nodes >= count for one in await line.pools())
 
         await until(ready, within_seconds=READY_SECONDS, what=f"{count} idle nodes")
-
-
-def raise_file_limit() -> int:
-    """As many open files as this process may have; how many that are."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:

@@ -143,3 +143,35 @@ async def test_a_silent_stream_is_kept_alive_by_comments(monkeypatch: pytest.Mon
     with pytest.raises(asyncio.CancelledError):
         await task
     assert set(sent) == {b"", COMMENT}
+
+
+async def test_nothing_is_made_for_a_reader_who_does_not_take_it():
+    """The body is asked for the next event only when the last one is on its way, so what waits for
+    a reader is one event and what the kernel holds."""
+    takes = asyncio.Event()
+    blocked = asyncio.Event()
+    made = 0
+
+    @asynccontextmanager
+    async def counting() -> AsyncIterator[Body]:
+        async def chunks() -> AsyncGenerator[bytes]:
+            nonlocal made
+            for made in range(1, 101):
+                yield b"data: %d\n\n" % made
+
+        async with aclosing(chunks()) as body:
+            yield body
+
+    async def send(message: Message) -> None:
+        if message.get("body") == b"data: 2\n\n":
+            blocked.set()
+            await takes.wait()
+
+    task = asyncio.create_task(SseResponse(counting, Settings())(SCOPE, stays, send))
+    await blocked.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert made == 2
+    takes.set()
+    await task
+    assert made == 100

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from app.web import raise_file_limit
 from engine.bench.report import Row, print_report
 from tests.bench.line import crowd, handover, relay, requests, steps
-from tests.bench.product import raise_file_limit
 
 SECTIONS: dict[str, Callable[[], Awaitable[list[Row]]]] = {
     "steps": steps.rows,

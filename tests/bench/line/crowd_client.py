@@ -23,7 +23,7 @@ from typing import cast
 import orjson
 import uvloop
 
-from tests.bench.product import raise_file_limit
+from app.web import raise_file_limit
 from tests.waiting import until
 
 AT_ONCE = 64
