@@ -57,12 +57,12 @@ class Chooser:
 
     @property
     def is_plain(self) -> bool:
-        """Whether temperature, top_p, top_k and seed are all that it depends on."""
+        """Whether temperature, the three cuts and the seed are all that it depends on: what a
+        `Writer` chooses by."""
         p = self._params
         return (
             self._adjustment.is_none
             and self._matching is None
-            and p.min_p == 0
             and p.min_tokens == 0
             and p.top_logprobs is None
         )

@@ -63,7 +63,10 @@ class Model(Protocol):
 
 @runtime_checkable
 class Writer(Protocol):
-    """A model that chooses its tokens itself, by the rule of `engine/sampling.py`.
+    """A model that chooses its tokens itself, by steps 5 to 10 of the rule in `engine/sampling.py`.
+
+    It is asked only where steps 1 to 4 change nothing and no logprobs are wanted; all other answers
+    go through `decode` and `logits`.
 
     For devices on which a host in between would cost more than the step.
     """

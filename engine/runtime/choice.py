@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 
 from engine.kernels.cuda.choice import decide, survey
+from engine.sampling import log_min_p
 from engine.types import SamplingParams
 
 SURVEY_BLOCK = 1024
@@ -35,8 +36,8 @@ class Choice:
         def of_type(dtype: torch.dtype, count: int) -> Tensor:
             return torch.zeros(count, dtype=dtype, device=device)
 
-        # temperature and top_p; top_k, seed (low, high), next position, this step's position
-        self.reals = of_type(torch.float64, 2)
+        # temperature, top_p, ln(min_p); top_k, seed (low, high), next position, this step's position
+        self.reals = of_type(torch.float64, 3)
         self.ints = of_type(torch.int64, 5)
         self.scores = of_type(torch.float64, vocabulary)
         self._survey = (
@@ -61,7 +62,8 @@ class Choice:
         seed = sampling.seed
         ints = (sampling.top_k, seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, position, position)
         self.ints.copy_(torch.tensor(ints))
-        self.reals.copy_(torch.tensor((sampling.temperature, sampling.top_p), dtype=torch.float64))
+        reals = (sampling.temperature, sampling.top_p, log_min_p(sampling.min_p))
+        self.reals.copy_(torch.tensor(reals, dtype=torch.float64))
 
     def place(self, position: int) -> None:
         """The layers work at `position`; nothing is chosen there."""

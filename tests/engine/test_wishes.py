@@ -162,7 +162,6 @@ class Writing(ScriptedModel):
 @pytest.mark.parametrize(
     "wish",
     [
-        {"min_p": 0.1},
         {"repetition_penalty": 1.0001},
         {"presence_penalty": 0.001},
         {"frequency_penalty": 0.001},

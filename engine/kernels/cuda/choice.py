@@ -3,7 +3,7 @@
 `survey` looks at all logits at once, block by block: the largest logit, the largest sum of x and
 noise, and the block's share of the softmax. `decide` is one program that picks the token.
 
-top_k and top_p keep a run of the order "larger x first, lower id first". So `decide` needs no
+top_k, top_p and min_p keep a run of the order "larger x first, lower id first". So `decide` needs no
 sorting: it takes the token with the largest sum, counts and weighs what stands before it in that
 order, and if it is not kept, nothing behind it is either: the search goes on among what stands
 before it. A draw falls into the kept run with the run's own probability, so one look is the rule.
@@ -24,7 +24,8 @@ from engine.kernels.cuda.noise import gumbel
 NO_ID = tl.constexpr(0x7FFFFFFF)
 # What stands in `ints` and in `reals`.
 TOP_K, SEED_LOW, SEED_HIGH, NEXT, POSITION = (tl.constexpr(n) for n in range(5))
-TEMPERATURE, TOP_P = tl.constexpr(0), tl.constexpr(1)
+# LOG_MIN_P: ln(min_p), -infinity where it keeps all
+TEMPERATURE, TOP_P, LOG_MIN_P = (tl.constexpr(n) for n in range(3))
 
 
 @triton.jit
@@ -103,14 +104,18 @@ def decide(
         top_k = tl.load(ints + TOP_K).to(tl.int32)
         top_k = tl.where((top_k <= 0) | (top_k > V), V, top_k)
         top_p = tl.load(reals + TOP_P)
-        if (top_k < V) | (top_p < 1):
+        log_min_p = tl.load(reals + LOG_MIN_P)
+        if (top_k < V) | (top_p < 1) | (log_min_p > float("-inf")):
             top = largest.to(tl.float64) / temperature
             shares = tl.load(weight + blocks, mask=there, other=0.0)
             distance = tl.where(there, maxima.to(tl.float64) / temperature - top, 0.0)
             total = tl.sum(shares * tl.exp(distance))
             if (top_k < V) & (top_p < 1):
                 total = weight_of_top_k(logits, temperature, top, top_k, V, TILE)
-            token = kept(logits, scores, token, temperature, top, top_k, top_p, total, V, TILE)
+            least = top + log_min_p
+            token = kept(
+                logits, scores, token, temperature, top, top_k, top_p, least, total, V, TILE
+            )
     position = tl.load(ints + NEXT)
     tl.store(seen + position, tl.where(sound, token, -1))
     tl.store(ints + POSITION, position)
@@ -130,11 +135,15 @@ def kept(
     top,
     top_k,
     top_p,
+    least,
     total,
     V: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """`token` if top_k and top_p keep it, else the best of those before it, and so on."""
+    """`token` if the cuts keep it, else the best of those before it, and so on.
+
+    least: the smallest x that min_p keeps.
+    """
     settled = False
     while not settled:
         pivot = tl.load(logits + token)
@@ -156,6 +165,7 @@ def kept(
                 best_id = tl.where(better, ids, best_id)
         ahead = tl.sum(count)
         enough = (ahead < top_k) & ((top_p >= 1) | (tl.sum(weight) < top_p * total))
+        enough = enough & (pivot.to(tl.float64) / temperature >= least)
         settled = (ahead == 0) | enough
         if not settled:
             token = tl.min(tl.where(best == tl.max(best), best_id, NO_ID))

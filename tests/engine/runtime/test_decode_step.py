@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,9 @@ CUTS = [
     SamplingParams(temperature=1.2, top_k=7),
     SamplingParams(temperature=2.0, top_k=40, top_p=0.8),
     SamplingParams(temperature=0.9, top_k=10**6, top_p=0.6),
+    SamplingParams(temperature=1.5, min_p=0.02),
+    SamplingParams(temperature=1.1, min_p=1.0),
+    SamplingParams(temperature=2.0, top_k=40, top_p=0.9, min_p=0.1),
 ]
 
 
@@ -152,7 +156,7 @@ def test_the_device_chooses_what_the_rule_chooses(params: SamplingParams, coarse
         values = random.normal(0, 3, vocabulary).astype(np.float32)
         row = torch.from_numpy(np.round(values) if coarse else values)
         seed, position = int(random.integers(0, 2**63)) * 2 + n % 2, int(random.integers(0, 65000))
-        drawn = SamplingParams(params.temperature, params.top_p, params.top_k, seed)
+        drawn = replace(params, seed=seed)
         token = device(row, drawn, position)
         assert token == choose(row, drawn, position)
         assert params.temperature == 0 or token in kept_tokens(row, drawn)
