@@ -4,6 +4,8 @@ A product is y = x W^T for one stored matrix. Levels, by what a decode step read
 
     fp32  4 bytes    the values of the file, the reference for everything else
     bf16  2 bytes
+    fp8   1 byte     e4m3 with one scale per 128 x 128; exact codes of an FP8 checkpoint. A reference:
+                     small in memory, slow on a processor
     int8  1 byte     one scale per row
     int4  0.625 byte groups of 32; exact codes of a Q4_1 file. The head stays at int8.
     native           the file's own 4- and 8-bit codes and scales: 0.625 and 1.06 bytes. No product
@@ -31,6 +33,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.kernels.cpu.block_fp8 import pack_block_fp8
 from engine.kernels.cpu.dense import dense_bfloat16, dense_float32
 from engine.kernels.cpu.int4 import pack_int4
 from engine.kernels.cpu.int8 import pack_int8
@@ -50,13 +53,29 @@ class Product(Protocol):
         ...
 
 
+class WeightProduct(Product, Protocol):
+    """One whose weight can also be had, for products in other forms."""
+
+    def weight(self) -> Tensor:
+        """[N, K] in a floating type; not to be written to."""
+        ...
+
+
 NATIVE = "native"
 
 KERNELS: Mapping[str, Callable[[Rows], Product]] = {
     "fp32": dense_float32,
     "bf16": dense_bfloat16,
+    "fp8": pack_block_fp8,
     "int8": pack_int8,
     "int4": pack_int4,
+}
+
+# Of these, products whose weight can also be had.
+WEIGHT_KERNELS: Mapping[str, Callable[[Rows], WeightProduct]] = {
+    "fp32": dense_float32,
+    "bf16": dense_bfloat16,
+    "fp8": pack_block_fp8,
 }
 
 LEVELS = (NATIVE, *KERNELS)

@@ -22,7 +22,7 @@ RESCORE_BELOW = 2.0
 # At most so many; a flatter distribution than that has no use for fine logits.
 MOST_RESCORED = 256
 # What the head is packed as: 4 bits lose too much where every logit counts.
-HEAD_LEVELS = {"fp32": "fp32", "bf16": "bf16", "int8": "int8", "int4": "int8"}
+HEAD_LEVELS = {"fp32": "fp32", "bf16": "bf16", "fp8": "bf16", "int8": "int8", "int4": "int8"}
 
 
 class Tables:

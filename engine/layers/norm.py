@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.layers.rows import APART_ROWS
+
 Norm = Callable[[Tensor, Tensor, float], Tensor]
 
 _ZERO = torch.zeros(1)
@@ -33,3 +35,8 @@ def _rms_norm_row(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     row = x[0]
     inverse_rms = 1 / math.sqrt(torch.dot(row, row).item() / len(row) + eps)
     return torch.addcmul(_ZERO, x, weight, value=inverse_rms)
+
+
+def short_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Rows apart in a short pass, together in a long one."""
+    return (rms_norm_rows if len(x) <= APART_ROWS else rms_norm)(x, weight, eps)

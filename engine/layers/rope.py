@@ -34,3 +34,9 @@ def rotate(x: Tensor, rotations: Tensor) -> None:
     Head after head, each as E / 2 pairs; columns behind the rotations stay as they are.
     """
     x.view(torch.complex64)[:, : rotations.shape[1]].mul_(rotations)
+
+
+def turn(x: Tensor, rotations: Tensor) -> Tensor:
+    """x [T, H, E] float32, each head's neighbours rotated by rotations [T, E / 2] complex64."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())  # [T, H, E / 2]
+    return torch.view_as_real(pairs * rotations.unsqueeze(1)).flatten(-2)

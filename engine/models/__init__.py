@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from engine.cache import KvCache
+from engine.cache import Cache
 from engine.kernels import LEVELS, NATIVE
 from engine.kernels.cpu.native.build import NativeUnavailableError
+from engine.models.deepseek_v2 import DeepseekV2
+from engine.models.deepseek_v3 import DeepseekV3
+from engine.models.deepseek_v32 import DeepseekV32
+from engine.models.glm4_moe_lite import Glm4MoeLite
+from engine.models.glm_moe_dsa import GlmMoeDsa
 from engine.models.llama import Llama, LlamaConfig
 from engine.models.llama_native import NativeLlama, fits
 from engine.runtime.native import FAST_INSTRUCTIONS, native_instructions
 from engine.types import ModelFileError, SamplingParams
 from engine.weights.checkpoint import Checkpoint
+from engine.weights.fp8 import FP8
 from engine.weights.rows import UNPACK_4BIT
 
 log = logging.getLogger(__name__)
@@ -42,13 +48,15 @@ class Model(Protocol):
         to the bit, and in clearly less time; 1 where drafts would not pay."""
         ...
 
-    def new_cache(self) -> KvCache: ...
+    def new_cache(self) -> Cache: ...
 
-    def prefill(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
+    # `cache` is one that `new_cache` of the same model made; its kind is the model's own affair
+
+    def prefill(self, token_ids: Sequence[int], cache: Any) -> Tensor:
         """Run one chunk behind what the cache holds. Returns the last row's state [1, D]."""
         ...
 
-    def decode(self, token_ids: Sequence[int], cache: KvCache) -> Tensor:
+    def decode(self, token_ids: Sequence[int], cache: Any) -> Tensor:
         """Run tokens behind what the cache holds, each as if alone. Returns their states [T, D]."""
         ...
 
@@ -72,7 +80,7 @@ class Writer(Protocol):
     """
 
     def write(
-        self, hidden: Tensor, cache: KvCache, sampling: SamplingParams, most: int
+        self, hidden: Tensor, cache: Any, sampling: SamplingParams, most: int
     ) -> Generator[int, None, None]:
         """Up to `most` tokens behind `hidden`, without an end of its own.
 
@@ -87,6 +95,11 @@ class Loader(Protocol):
 
 # model_type of a checkpoint -> its class
 MODELS: Mapping[str, Loader] = {
+    "deepseek_v2": DeepseekV2,
+    "deepseek_v3": DeepseekV3,
+    "deepseek_v32": DeepseekV32,
+    "glm4_moe_lite": Glm4MoeLite,
+    "glm_moe_dsa": GlmMoeDsa,
     "llama": Llama,
 }
 # The same for the level `native`, as far as there is a step in C++.
@@ -118,7 +131,7 @@ def load_model(checkpoint: Checkpoint, level: str, context_tokens: int | None = 
 def best_level(checkpoint: Checkpoint) -> str:
     """`native` where it can run as fast as it is meant to; else the smallest that keeps the values.
 
-    That is `int4` where the file's are 4-bit already. Rounding anything else to 4 bits costs
+    That is `int4` where the file's are 4-bit already, `fp8` where they are block FP8. Rounding anything else to 4 bits costs
     quality that nobody has checked, so it gets `int8`.
     """
     if _native_fits(checkpoint):
@@ -132,6 +145,8 @@ def best_level(checkpoint: Checkpoint) -> str:
         for name in checkpoint.names()
         if ".layers." in name and len(checkpoint.shape(name)) == 2
     ]
+    if any(kind == FP8 for kind in layers):
+        return "fp8"
     return "int4" if all(kind in UNPACK_4BIT for kind in layers) else "int8"
 
 

@@ -23,12 +23,12 @@ from engine.weights.block_fp8 import (
     read_block,
 )
 from engine.weights.checkpoint import RowReader
+from engine.weights.fp8 import FP8, BlockFp8
 from engine.weights.safetensors import SafetensorsFile, StoredTensor
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_JSON_BYTES = 64 * 1024 * 1024
-_FP8 = "F8_E4M3"
-_FLOATS = ("F64", "F32", "F16", "BF16", _FP8)
+_FLOATS = ("F64", "F32", "F16", "BF16", FP8)
 # Up to here every byte counts for the label; of more, the head of every tensor does.
 _HASHED_WHOLE_BYTES = 2 << 30
 _HASHED_HEAD_BYTES = 64 * 1024
@@ -73,6 +73,16 @@ class FolderCheckpoint:
         """
         self._info(name)
         return self._places[name].stored(name)
+
+    def files_by_tensor(self) -> dict[str, SafetensorsFile]:
+        """Every stored tensor, scales too, and the file it lies in."""
+        return dict(self._places)
+
+    def block_fp8(self, name: str) -> BlockFp8 | None:
+        """Codes and scales as they lie in the file; None for a weight stored otherwise."""
+        if self.stored_as(name) != FP8:
+            return None
+        return BlockFp8(self.stored(name), self._scales(name).to(torch.float32), self._block)
 
     def tensor(self, name: str) -> Tensor:
         stored = self._weight(name)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.types import ModelFileError
 from engine.weights.checkpoint import Checkpoint
+from engine.weights.fp8 import BlockFp8, StoresBlockFp8, quantise_blocks
 
 GROUP = 32
 
@@ -80,6 +81,17 @@ class Rows:
                 yield kind, self._checkpoint.packed(name)
             else:
                 yield "Q8_0", quantise_q8_0(self._checkpoint.tensor(name).numpy())
+
+    def blocks_fp8(self) -> list[BlockFp8]:
+        """e4m3 codes and scales of each tensor: those of the file where it stores such."""
+        return [self._blocks_fp8_of(name) for name in self._names]
+
+    def _blocks_fp8_of(self, name: str) -> BlockFp8:
+        if isinstance(self._checkpoint, StoresBlockFp8):
+            stored = self._checkpoint.block_fp8(name)
+            if stored is not None:
+                return stored
+        return quantise_blocks(self._checkpoint.tensor(name))
 
     def _groups_of(self, name: str) -> Groups4Bit:
         unpack = UNPACK_4BIT.get(self._checkpoint.stored_as(name))

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.cache import KvCache
 from engine.engine import Engine
 from engine.tokenizer import Tokenizer
 from engine.types import (
@@ -82,6 +83,7 @@ def story(smollm2_tokenizer: Tokenizer) -> tuple[int, ...]:
 def cache_bits(engine: Engine) -> torch.Tensor:
     """Everything that the next token depends on."""
     cache = engine._cache
+    assert isinstance(cache, KvCache)
     return cache._data[:, :, :, : cache.length].clone()
 
 

@@ -22,6 +22,10 @@ class DenseProduct:
     def size_bytes(self) -> int:
         return self._weight.nbytes
 
+    def weight(self) -> Tensor:
+        """[N, K] in its own type; not to be written to."""
+        return self._weight
+
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] float32 -> [T, N] in the weight's type."""
         return F.linear(x.to(self._weight.dtype), self._weight)
