@@ -1,4 +1,4 @@
-"""The command line: `baton serve | web | node | bench | user | key`.
+"""The command line: `baton serve | web | node | bench | convert | user | key`.
 
 Options override the `BATON_*` variables of `app/settings.py`. Every command imports what it needs
 when it runs, so that `--help` answers at once and a web process never loads a node's parts.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -59,7 +60,7 @@ Model = Annotated[
 Level = Annotated[
     str,
     typer.Option(
-        help="How the weights are kept and multiplied: auto, native, fp32, bf16, int8 or int4. "
+        help="How the weights are kept and multiplied: auto, native, fp32, bf16, fp8, int8 or int4. "
         "auto takes native where there are a C++ compiler and AVX2 or AVX-512, otherwise the smallest "
         "of the others that keeps the file's values."
     ),
@@ -264,6 +265,33 @@ def bench(
         offline.main(arguments)
     except EngineError as error:
         refuse(str(error))
+
+
+@app.command()
+def convert(
+    model_dir: Annotated[
+        Path, typer.Option("--model_dir", "--model-dir", help="The downloaded model's folder.")
+    ],
+    save_dir: Annotated[
+        Path, typer.Option("--save_dir", "--save-dir", help="Where to write; made if missing.")
+    ],
+    model_type: Annotated[
+        str,
+        typer.Option(
+            "--model_type",
+            "--model-type",
+            help="deepseek-v32 or glm-5 to be sure of what it is; auto takes any model.",
+        ),
+    ] = "auto",
+    shards: Annotated[int, typer.Option(help="Devices to divide the weights among.")] = 8,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every byte with the source afterwards.")
+    ] = False,
+) -> None:
+    """Write a safetensors model as one file per device. Start it again after an interruption."""
+    from app import convert_commands
+
+    convert_commands.convert(model_dir, save_dir, model_type, shards, verify)
 
 
 def _check_kind(kind: str, slots: int) -> None:

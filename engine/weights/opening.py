@@ -7,14 +7,14 @@ from pathlib import Path
 from engine.card import card_from_gguf
 from engine.types import ModelCard, ModelFileError
 from engine.weights.checkpoint import Checkpoint
-from engine.weights.folder import FolderCheckpoint
+from engine.weights.device_shards import open_folder
 from engine.weights.gguf_checkpoint import GgufCheckpoint
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """A folder with safetensors, or a GGUF file. Raises ModelFileError."""
     path = Path(path)
-    return FolderCheckpoint.open(path) if path.is_dir() else GgufCheckpoint.open(path)
+    return open_folder(path) if path.is_dir() else GgufCheckpoint.open(path)
 
 
 def read_card(checkpoint: Checkpoint, *, name: str, numerics: str) -> ModelCard:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from app import cli, serve
@@ -42,7 +44,7 @@ def test_the_version_is_shown():
 
 def test_the_help_names_every_command():
     text = output_of("--help")
-    for command in ("serve", "web", "node", "bench", "user", "key"):
+    for command in ("serve", "web", "node", "bench", "convert", "user", "key"):
         assert f"\n  {command} " in text
 
 
@@ -170,3 +172,28 @@ def test_a_node_loads_neither_the_database_nor_the_web():
         [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def a_model(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "glm_moe_dsa", "num_attention_heads": 4}')
+    save_file({"lm_head.weight": torch.ones(8, 4)}, folder / "model.safetensors")
+    return folder
+
+
+def test_a_model_is_converted_and_verified(tmp_path: Path):
+    source, saved = a_model(tmp_path / "in"), tmp_path / "out"
+    text = output_of(
+        "convert", "--model_type", "glm-5", "--model_dir", str(source), "--save_dir", str(saved),
+        "--shards", "2", "--verify",
+    )  # fmt: skip
+    assert text.startswith("2 files with 0.00 GB written to")
+    assert "and verified" in text
+    assert load_file(saved / "model-00002-of-00002.safetensors")["lm_head.weight"].shape == (4, 4)
+
+
+def test_a_model_that_cannot_be_converted_is_refused_in_one_sentence(tmp_path: Path):
+    done = baton("convert", "--model_dir", str(tmp_path), "--save_dir", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "no config.json" in done.stderr
+    assert "Traceback" not in done.stderr
