@@ -146,6 +146,27 @@ async def test_coming_back_within_the_grace_moves_nobody(hall: Hall) -> None:
     assert (await hall.place("a1")).state == "ended"
 
 
+async def test_ninety_seconds_offline_cost_no_place_and_gain_none(hall: Hall) -> None:
+    await hall.node()
+    await hall.ask("holder", generation="h")
+    names = [f"x{number}" for number in range(1, 8)]
+    for name in names:
+        await hall.ask(name, generation=name)
+    hall.watched = {"h", *names} - {"x5"}
+    await hall.pass_time(45)
+    await hall.line.leave("x2")
+    await hall.ask("late", generation="late")
+    hall.watched |= {"late"}
+    await hall.pass_time(45)
+    # back: those before are still before, those behind still behind
+    hall.watched |= {"x5"}
+    await hall.pass_time(2)
+    standing = ["x1", "x3", "x4", "x5", "x6", "x7", "late"]
+    assert await hall.ranks(standing) == [1, 2, 3, 4, 5, 6, 7]
+    await hall.pass_time(130)
+    assert await hall.ranks(standing) == [1, 2, 3, 4, 5, 6, 7]
+
+
 async def test_asking_again_at_the_last_moment_keeps_the_place(hall: Hall) -> None:
     node = await hall.node()
     await hall.ask("ann", generation="a1")
