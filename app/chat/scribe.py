@@ -32,6 +32,7 @@ SWEEP_MOST = 500
 async def run_scribe(parts: Parts) -> None:
     """Runs until cancelled; outages of the store or of SQL only delay it."""
     sweep_at_s = time.monotonic() + random.uniform(0, SWEEP_SECONDS)
+    missed: frozenset[str] = frozenset()
     while True:
         wait_s = LOOK_SECONDS
         try:
@@ -39,7 +40,7 @@ async def run_scribe(parts: Parts) -> None:
                 await collect(parts, pool.name)
             if time.monotonic() >= sweep_at_s:
                 sweep_at_s = time.monotonic() + SWEEP_SECONDS
-                await sweep(parts)
+                missed = await sweep(parts, missed)
         except (StoreUnavailableError, RedisError, DatabaseUnavailableError) as error:
             # RedisError: it answers, but is still loading, or no longer a primary
             log.warning("answers wait for an outage to end", reason=str(error))
@@ -77,10 +78,12 @@ async def settle(parts: Parts, conversation_id: str) -> None:
             await history.finish(parts.database, record)
 
 
-async def sweep(parts: Parts) -> int:
-    """End open turns that the store does not know any more; returns how many.
+async def sweep(parts: Parts, missed: frozenset[str]) -> frozenset[str]:
+    """End open turns that the store did not know at the last sweep (`missed`) and does not know now;
+    returns those to look for at the next.
 
-    Raises StoreUnavailableError, DatabaseUnavailableError.
+    Twice, because a turn may be on its way from SQL to the line, and how old it is says nothing where
+    clocks differ. Raises StoreUnavailableError, DatabaseUnavailableError.
     """
     by_pool: dict[str, list[str]] = {}
     found = await history.open_turns(
@@ -88,13 +91,13 @@ async def sweep(parts: Parts) -> int:
     )
     for pool, generation in found:
         by_pool.setdefault(pool, []).append(generation)
-    count = 0
+    unknown: set[str] = set()
     for pool, generations in by_pool.items():
         places = await parts.line.places(pool, generations, watched=False)
-        for generation in generations:
-            if generation not in places:
-                await history.lose(parts.database, generation)
-                count += 1
-    if count:
-        log.warning("turns were lost by the store", count=count)
-    return count
+        unknown |= {generation for generation in generations if generation not in places}
+    lost = unknown & missed
+    for generation in lost:
+        await history.lose(parts.database, generation)
+    if lost:
+        log.warning("turns were lost by the store", count=len(lost))
+    return frozenset(unknown - lost)

@@ -7,14 +7,16 @@ import gc
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
+from sqlalchemy import update
 
-from app.accounts.models import Turn
+from app.accounts.models import Turn, now
 from app.chat import history, watch
 from app.node.kinds.scripted import Script
 from app.relay.reader import RelayReader
@@ -249,14 +251,19 @@ async def test_a_turn_that_only_sql_knows_comes_back_whole(web: Web, valkey_url:
     assert [(one.name, one.data["code"]) for one in refused] == [("failed", "turn_not_found")]
 
 
+@pytest.mark.parametrize("ahead_seconds", [-600, 0, 600])
 async def test_a_turn_that_the_store_lost_fails_and_is_closed_in_sql(
-    web: Web, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+    web: Web, valkey_url: str, monkeypatch: pytest.MonkeyPatch, ahead_seconds: int
 ):
+    """Also where the replica that took the question has a clock ten minutes ahead or behind."""
     monkeypatch.setattr(watch, "ARRIVAL_SECONDS", 0.3)
     eva = await web.member()
     generation = uuid4().hex
     async with scripted_node(valkey_url, Script(stall_at=5)), eva.ask(generation=generation) as own:
         await first(own, "delta")
+        async with web.parts.database.session() as session, session.begin():
+            written = now() + timedelta(seconds=ahead_seconds)
+            await session.execute(update(Turn).values(created_at=written))
         await web.parts.store.command("FLUSHALL")
         last = (await rest(own))[-1]
     assert (last.name, last.data["code"], last.data["retry"]) == ("failed", "turn_lost", True)

@@ -165,3 +165,16 @@ async def test_a_clock_that_went_back_costs_nobody_a_node_that_reports(hall: Hal
     await hall.shift_clock(-600)
     await hall.pass_time(30)
     assert (await hall.place("a1")).state == "assigned"
+
+
+async def test_a_clock_that_went_back_keeps_no_place_and_no_answer_for_longer(hall: Hall) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    hall.watched = {"a1"}
+    await hall.ask("bob", generation="b1")
+    await hall.line.drain(POOL, "n1")
+    await hall.shift_clock(-86_400)
+    await hall.pass_time(hall.settings.answer_cap_seconds + 4)
+    assert (await node.beat()).cancel == "slice_ended"
+    await hall.pass_time(2 * hall.settings.reconnect_grace_seconds)
+    assert (await hall.place("b1")).state == "ended"

@@ -17,14 +17,23 @@ ROOT = Path(__file__).parents[3]
 
 @asynccontextmanager
 async def process(
-    url: str, name: str, *options: str, kind: str = "scripted", pool: str = POOL
+    url: str,
+    name: str,
+    *options: str,
+    kind: str = "scripted",
+    pool: str = POOL,
+    clock_wrong_seconds: int = 0,
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """`baton node`, killed at the end if it still runs."""
+    environment = {**os.environ, "BATON_REDIS_URL": url, "BATON_SHUTDOWN_GRACE_SECONDS": "0.2"}
+    if clock_wrong_seconds:
+        environment["PYTHONPATH"] = str(ROOT / "tests" / "wrong_clock")
+        environment["WRONG_CLOCK_SECONDS"] = str(clock_wrong_seconds)
     started = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "app.cli", "node", "--kind", kind, "--pool", pool,
         "--name", name, *options,
         cwd=ROOT,
-        env={**os.environ, "BATON_REDIS_URL": url, "BATON_SHUTDOWN_GRACE_SECONDS": "0.2"},
+        env=environment,
         stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
