@@ -261,7 +261,7 @@ async def test_a_turn_that_the_store_lost_fails_and_is_closed_in_sql(
     generation = uuid4().hex
     async with scripted_node(valkey_url, Script(stall_at=5)), eva.ask(generation=generation) as own:
         await first(own, "delta")
-        async with web.parts.database.session() as session, session.begin():
+        async with web.parts.database.session() as session:
             written = now() + timedelta(seconds=ahead_seconds)
             await session.execute(update(Turn).values(created_at=written))
         await web.parts.store.command("FLUSHALL")
