@@ -245,9 +245,6 @@ async def site(
     try:
         for _ in range(webs):
             made.add_web()
-            # one after the other: the first makes the database
-            async with httpx.AsyncClient(timeout=5) as client:
-                await until(lambda: _is_ready(client, made.urls[-1]), within_seconds=60)
         for _ in range(nodes):
             made.add_node()
         await made.ready()

@@ -136,6 +136,9 @@ def pumped(pool: Pool, event: e.Pumped) -> Iterator[Fault]:
     free = [n for n, node in pool.nodes.items() if node.state == "idle" and node.until_ms > now_ms]
     if free and (waiting := pool.waiting()):
         yield 8, f"{waiting[0]} waits beside {free[0]}, which is free"
+    # a ticket that this very step put in line is seen by the next
+    for name in pool.races_in_the_way & pool.races_kept():
+        yield 3, f"{name} had only borrowed its node and kept it from those who wait"
     if now_ms >= pool.held_since_ms + limits.grace_ms:
         for name, ticket in pool.tickets.items():
             if ticket.kept_until_ms + SLACK_MS < now_ms:

@@ -98,6 +98,10 @@ def _ticket(ticket: str, fields: dict[str, str]) -> Iterator[e.Event]:
         yield e.Opened(ticket, fields["seat"], fields["tier"], int(float(fields["grace"])))
     if "hidden" in fields:
         yield e.Hidden(ticket, fields["hidden"] == "1")
+    if fields.get("borrowed") == "1":
+        yield e.Borrowed(ticket)
+    if "ending" in fields:
+        yield e.Ending(ticket, fields["ending"] != "")
     match fields.get("state"):
         case "waiting":
             yield e.Stood(ticket, fields["lane"], int(fields["seq"]))

@@ -138,6 +138,21 @@ class CallOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A race: it has an idle node until somebody waits for one."""
+
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Its lease ends with the running answer, or that was taken back."""
+
+    ticket: str
+    is_ending: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseBegan:
     ticket: str
     node: str
@@ -190,7 +205,7 @@ class Ended:
 
 Event = (
     Limits | Outage | Forgot | Now | Pumped | NodeCame | NodeReported | NodeFreed | NodeHeldBack | NodeDrained
-    | NodeGone | Opened | Stood | Kept | Unkept | Hidden | Called | CallOver | LeaseBegan | Closed | Asked | Given | TakenBack | Written | Ended
+    | NodeGone | Opened | Stood | Kept | Unkept | Hidden | Called | CallOver | Borrowed | Ending | LeaseBegan | Closed | Asked | Given | TakenBack | Written | Ended
 )  # fmt: skip
 
 

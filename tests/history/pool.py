@@ -27,6 +27,8 @@ class Ticket:
     is_hidden: bool = False
     is_called: bool = False
     calls: int = 0
+    is_borrowed: bool = False
+    is_ending: bool = False
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class Pool:
         self.generations: dict[str, Generation] = {}
         self.highest_fence = 0
         self.now_ms = 0
+        # races that went on at the end of the last pump though somebody waited
+        self.races_in_the_way: set[str] = set()
         self.held_since_ms = -math.inf
         self.limits = e.Limits(grace_ms=0, dead_ms=0)
 
@@ -72,6 +76,12 @@ class Pool:
 
     def waiting(self) -> list[str]:
         return [name for name, t in self.tickets.items() if t.state == "waiting"]
+
+    def races_kept(self) -> set[str]:
+        """Races that go on though more wait than races are ending."""
+        races = {n: t for n, t in self.tickets.items() if t.is_borrowed and t.state == "granted"}
+        going_on = {name for name, ticket in races.items() if not ticket.is_ending}
+        return going_on if len(self.waiting()) > len(races) - len(going_on) else set()
 
     @singledispatchmethod
     def see(self, event: e.Event) -> None:
@@ -91,7 +101,7 @@ class Pool:
 
     @see.register
     def _pumped(self, event: e.Pumped) -> None:
-        """Nothing changes."""
+        self.races_in_the_way = self.races_kept()
 
     @see.register
     def _forgot(self, event: e.Forgot) -> None:
@@ -132,6 +142,15 @@ class Pool:
     def _called(self, event: e.Called) -> None:
         self.tickets[event.ticket].is_called = True
         self.tickets[event.ticket].calls += 1
+
+    @see.register
+    def _borrowed(self, event: e.Borrowed) -> None:
+        self.tickets[event.ticket].is_borrowed = True
+
+    @see.register
+    def _ending(self, event: e.Ending) -> None:
+        if event.ticket in self.tickets:
+            self.tickets[event.ticket].is_ending = event.is_ending
 
     @see.register
     def _call_over(self, event: e.CallOver) -> None:

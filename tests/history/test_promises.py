@@ -132,6 +132,10 @@ DOCTORED: dict[str, tuple[int, Sequence[e.Event]]] = {
             e.LeaseBegan("tb", "n1"),
         ),
     ),
+    "a race that gives nothing back": (
+        3,
+        swapped(e.Pumped(3, 9), e.Borrowed("ta"), e.Pumped(3, 9), e.Pumped(3, 9)),
+    ),
     "a place lost before its grace": (
         3,
         swapped(e.LeaseBegan("tb", "n1"), e.Closed("tb", "away"), e.LeaseBegan("tb", "n1")),
@@ -180,6 +184,11 @@ def test_a_question_that_the_store_forgot_may_be_asked_again() -> None:
     ]
     again = history([*ORDERLY, e.Forgot(), *later], readings=[e.Reading("ann", "a1", HEARD[::3])])
     assert breaches(again) == []
+
+
+def test_a_race_that_ends_for_those_who_wait_is_in_order() -> None:
+    ending = (e.Borrowed("ta"), e.Pumped(3, 9), e.Ending("ta", True), e.Pumped(3, 9))
+    assert breaches(history(swapped(e.Pumped(3, 9), *ending))) == []
 
 
 def test_who_is_not_there_may_be_passed_over_and_keeps_the_place() -> None:
