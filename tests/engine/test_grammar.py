@@ -105,3 +105,27 @@ def test_what_cannot_be_held_to_is_refused_with_a_short_sentence(grammar: Gramma
 def test_repetitions_inside_each_other_multiply(source: str, most: int):
     assert repetitions(source) == most
     assert (most > MAX_REPETITIONS) == (most > 10_000)
+
+
+WRAPPERS = {
+    "object": lambda inner: {"type": "object", "properties": {"a": inner}, "required": ["a"]},
+    "array": lambda inner: {"type": "array", "items": inner, "minItems": 1},
+    "either": lambda inner: {"anyOf": [inner, {"type": "null"}]},
+    "all": lambda inner: {"allOf": [inner]},
+    "more": lambda inner: {"type": "object", "additionalProperties": inner},
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize(("levels", "references"), [(28, 13), (10, 40), (1, 190)])
+def test_the_deepest_schemas_that_are_taken_leave_the_process_alive(
+    wrapper: str, levels: int, references: int
+):
+    """A few times deeper they end it: llguidance's stack overflows, which nothing can catch."""
+    links: dict[str, object] = {f"d{references}": {"type": "string"}}
+    for n in range(references):
+        link: object = {"$ref": f"#/$defs/d{n + 1}"}
+        for _ in range(levels):
+            link = WRAPPERS[wrapper](link)
+        links[f"d{n}"] = link
+    check(schema({"$ref": "#/$defs/d0", "$defs": links}))
