@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from engine import deepseek_encoding
 from engine.jinja_sandbox import TemplateRefusedError, render
 from engine.tokenizer import Tokenizer
 from engine.types import ModelCard
@@ -45,7 +46,9 @@ def prompt_ids(
         ]
     except RecursionError:
         raise TemplateRefusedError("The messages are nested too deeply.") from None
-    if card.chat_template is None:
+    if card.chat_template is None and card.architecture == deepseek_encoding.ARCHITECTURE:
+        rendered = deepseek_encoding.encode(guarded)
+    elif card.chat_template is None:
         rendered = _transcript(guarded, add_generation_prompt)
     else:
         variables = {
@@ -67,7 +70,8 @@ def plain_prompt_ids(tokenizer: Tokenizer, card: ModelCard, text: str) -> list[i
 def template_stop_texts(card: ModelCard) -> tuple[str, ...]:
     """Texts that end an answer besides the card's stop tokens: a base model goes on to write the
     user's next turn itself."""
-    return () if card.chat_template is not None else (f"\n{_SPEAKERS['user']}:",)
+    has_format = card.architecture == deepseek_encoding.ARCHITECTURE
+    return () if has_format or card.chat_template is not None else (f"\n{_SPEAKERS['user']}:",)
 
 
 def _with_bos(ids: list[int], tokenizer: Tokenizer, card: ModelCard) -> list[int]:
