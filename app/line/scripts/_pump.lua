@@ -83,8 +83,10 @@ local function give_back()
   if want == 0 then return end
   for _, ticket in ipairs(redis.call('ZRANGE', p .. 'borrowed', 0, BATCH - 1)) do
     if want == 0 then return end
-    if field(p .. 't:' .. ticket, 'ending') == '' then dismiss(ticket, 'wanted', 'wanted') end
-    want = want - 1
+    local ending = field(p .. 't:' .. ticket, 'ending')
+    if ending == '' then dismiss(ticket, 'wanted', 'wanted') end
+    -- a node that is being drained is given to nobody
+    if ending ~= 'drained' then want = want - 1 end
   end
 end
 

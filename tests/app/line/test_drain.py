@@ -6,7 +6,7 @@ import pytest
 
 from app.errors import PoolEmptyError
 from app.line.types import NodeView
-from tests.app.line.hall import POOL, Hall
+from tests.app.line.hall import POOL, Hall, job
 
 
 async def test_a_drained_node_is_given_nothing_until_it_is_taken_back(hall: Hall) -> None:
@@ -182,3 +182,19 @@ async def test_an_operator_sees_the_nodes_with_their_slots(hall: Hall) -> None:
             "small", "node small", "H200", "scripted", 1, 0, 0, drained=True, ordered_out=True
         ),
     ]
+
+
+async def test_a_race_on_a_node_that_is_being_drained_makes_no_room_for_a_waiter(
+    hall: Hall,
+) -> None:
+    first, second = await hall.node("n1"), await hall.node("n2")
+    for seat, generation in (("ann", "a1"), ("bob", "b1")):
+        await hall.line.borrow(POOL, seat, job(generation, hold=False), tier="browser")
+    await first.take()
+    await second.take()
+    place = await hall.place("a1")
+    assert place.node is not None
+    await hall.line.drain(POOL, place.node.id)
+    await hall.ask("cid", generation="c1")
+    assert (await hall.nodes["n2"].beat()).cancel == "wanted"
+    assert (await hall.nodes["n1"].beat()).cancel is None
