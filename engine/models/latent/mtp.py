@@ -123,6 +123,10 @@ class MtpDrafter:
         positions = range(position, position + len(token_ids))
         self._run(states, token_ids, positions, expanded=False)
 
+    def kind(self) -> str | None:
+        """What the next guess would rest on; None before anything was read."""
+        return None if self._newest is None else "mtp"
+
     def propose(self, most: int) -> Sequence[int]:
         if self._newest is None:
             return []
@@ -141,6 +145,10 @@ class MtpDrafter:
             position += 1
         self._cache.truncate(slots)
         return drafts
+
+    def close(self) -> None:
+        """The layer and its cache are freed with the model."""
+        self.forget()
 
     def forget(self) -> None:
         self._cache.wipe()

@@ -118,7 +118,9 @@ def test_a_forgotten_text_leaves_no_trace(case: Case):
     drafter = case.model.drafter()
     assert drafter is not None
     case.model.prefill(case.expected.token_ids, case.model.new_cache())
-    drafter.forget()
+    assert drafter.kind() == "mtp"
+    drafter.close()
+    assert drafter.kind() is None
     assert drafter.propose(3) == []
     assert not drafter._cache._latents.any()
     assert not drafter._cache._index_keys.any()
