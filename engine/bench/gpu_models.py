@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.models.llama import LlamaConfig
+from engine.layers.rope import rope_frequencies
+from engine.models.decoder_config import DecoderConfig
 from engine.runtime.llama_weights import LayerWeights, LlamaWeights, rotations
+from engine.weights.fields import plain_rope
 
-LLAMA_1B = LlamaConfig(
+LLAMA_1B = DecoderConfig.plain(
     layers=16,
     width=2048,
     heads=32,
@@ -16,11 +18,11 @@ LLAMA_1B = LlamaConfig(
     head_width=64,
     ffn_width=8192,
     norm_eps=1e-5,
-    rope_base=5e5,
+    rope=plain_rope(5e5),
     context_tokens=131072,
 )
 # without Qwen's norms of queries and keys, which read nothing that would count
-QWEN3_600M = LlamaConfig(
+QWEN3_600M = DecoderConfig.plain(
     layers=28,
     width=1024,
     heads=16,
@@ -28,13 +30,13 @@ QWEN3_600M = LlamaConfig(
     head_width=128,
     ffn_width=3072,
     norm_eps=1e-6,
-    rope_base=1e6,
+    rope=plain_rope(1e6),
     context_tokens=40960,
 )
 VOCABULARIES = {LLAMA_1B: 128256, QWEN3_600M: 151936}
 
 
-def random_weights(config: LlamaConfig, context_tokens: int) -> LlamaWeights:
+def random_weights(config: DecoderConfig, context_tokens: int) -> LlamaWeights:
     """bfloat16 on the CUDA device, embedding and head tied as in both checkpoints."""
     generator = torch.Generator("cuda").manual_seed(7)
 
@@ -50,5 +52,6 @@ def random_weights(config: LlamaConfig, context_tokens: int) -> LlamaWeights:
         for _ in range(config.layers)
     ]
     table = matrix(VOCABULARIES[config], config.width)
-    turns = rotations(config, context_tokens).cuda()
+    turning = rope_frequencies(config.head_width, config.rope_base)
+    turns = rotations(turning, context_tokens).cuda()
     return LlamaWeights(config, context_tokens, layers, table, table, norm(), turns)

@@ -10,27 +10,33 @@ prefill path: one call for all rows, faster, and equal only up to the order of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Attend = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+class Attend(Protocol):
+    """With a `window`, a row sees that many positions, its own the last of them."""
+
+    def __call__(
+        self, q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None = None
+    ) -> Tensor: ...
 
 
-def attend_rows(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def attend_rows(
+    q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None = None
+) -> Tensor:
     """q [T, H, E] at positions start..start + T - 1; keys, values [K, start + T, E].
 
     Returns [T, H * E] float32.
     """
-    if len(q) == 1:
-        return _attend_row(q[0], keys, values)
-    rows = [
-        _attend_row(row, keys[:, : start + t + 1], values[:, : start + t + 1])
-        for t, row in enumerate(q)
-    ]
-    return torch.cat(rows)
+    rows: list[Tensor] = []
+    for end, row in enumerate(q, start + 1):
+        first = 0 if window is None else max(0, end - window)
+        rows.append(_attend_row(row, keys[:, first:end], values[:, first:end]))
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def _attend_row(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -40,21 +46,25 @@ def _attend_row(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return torch.bmm(weights, values).view(1, -1)
 
 
-def attend_chunk(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
-    """The same as `attend_rows` in one call with a causal mask."""
+def attend_chunk(
+    q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None = None
+) -> Tensor:
+    """The same as `attend_rows` in one call with a mask."""
     positions, heads, width = q.shape
     kv_heads = keys.shape[0]
+    first = 0 if window is None else max(0, start + 1 - window)
     grouped = q.view(positions, kv_heads, -1, width).permute(1, 2, 0, 3).flatten(1, 2)
     out = F.scaled_dot_product_attention(
         grouped.unsqueeze(0),  # [1, K, H / K * T, E]
-        keys.unsqueeze(0),
-        values.unsqueeze(0),
-        attn_mask=causal_mask(positions, start).repeat(heads // kv_heads, 1),
+        keys[:, first:].unsqueeze(0),
+        values[:, first:].unsqueeze(0),
+        attn_mask=causal_mask(positions, start - first, window).repeat(heads // kv_heads, 1),
         scale=1.0,
     )
     return out.view(heads, positions, width).transpose(0, 1).flatten(1)
 
 
-def causal_mask(positions: int, start: int) -> Tensor:
-    """[T, start + T] bool: row t may look at positions 0..start + t."""
-    return torch.ones(positions, start + positions, dtype=torch.bool).tril_(start)
+def causal_mask(positions: int, start: int, window: int | None = None) -> Tensor:
+    """[T, start + T] bool: row t may look at positions 0..start + t, the last `window` of them."""
+    mask = torch.ones(positions, start + positions, dtype=torch.bool).tril_(start)
+    return mask if window is None else mask.triu_(start + 1 - window)

@@ -40,3 +40,13 @@ def _rms_norm_row(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def short_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Rows apart in a short pass, together in a long one."""
     return (rms_norm_rows if len(x) <= APART_ROWS else rms_norm)(x, weight, eps)
+
+
+def head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [T, H, E] float32, each head by itself; weight [H, E] -> [T, H, E], all rows in one pass."""
+    return F.rms_norm(x, (x.shape[-1],), None, eps) * weight
+
+
+def head_norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same row by row, in calls whose shape does not depend on how many there are."""
+    return torch.stack([head_norm(row, weight, eps) for row in x])

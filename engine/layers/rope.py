@@ -7,6 +7,8 @@ the order, because queries and keys share it.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,19 @@ def rope_frequencies(head_width: int, base: float, factors: Tensor | None = None
     exponents = torch.arange(0, head_width, 2, dtype=torch.float32) / head_width
     frequencies = 1.0 / base**exponents
     return frequencies if factors is None else frequencies / factors
+
+
+def llama3_factors(
+    frequencies: Tensor, factor: float, low: float, high: float, original_tokens: float
+) -> Tensor:
+    """What Llama 3 divides its frequencies [E / 2] by: long waves by `factor`, short ones by 1.
+
+    Waves that turn between `low` and `high` times within the original context are blended
+    linearly (transformers' `_compute_llama3_parameters`).
+    """
+    turns = original_tokens * frequencies / (2 * math.pi)
+    blend = ((turns - low) / (high - low)).clamp(0, 1)
+    return 1 / ((1 - blend) / factor + blend)
 
 
 def rope_table(frequencies: Tensor, positions: int) -> Tensor:

@@ -14,13 +14,17 @@ from torch import Tensor
 from engine.cache import Cache
 from engine.kernels import LEVELS, NATIVE
 from engine.kernels.cpu.native.build import NativeUnavailableError
+from engine.models.decoder_config import DecoderConfig
 from engine.models.deepseek_v2 import DeepseekV2
 from engine.models.deepseek_v3 import DeepseekV3
 from engine.models.deepseek_v32 import DeepseekV32
+from engine.models.gemma3_text import Gemma3Text
 from engine.models.glm4_moe_lite import Glm4MoeLite
 from engine.models.glm_moe_dsa import GlmMoeDsa
-from engine.models.llama import Llama, LlamaConfig
+from engine.models.llama import Llama
 from engine.models.llama_native import NativeLlama, fits
+from engine.models.qwen2 import Qwen2
+from engine.models.qwen3 import Qwen3
 from engine.runtime.native import FAST_INSTRUCTIONS, native_instructions
 from engine.types import ModelFileError, SamplingParams
 from engine.weights.checkpoint import Checkpoint
@@ -100,7 +104,10 @@ MODELS: Mapping[str, Loader] = {
     "deepseek_v32": DeepseekV32,
     "glm4_moe_lite": Glm4MoeLite,
     "glm_moe_dsa": GlmMoeDsa,
+    "gemma3_text": Gemma3Text,
     "llama": Llama,
+    "qwen2": Qwen2,
+    "qwen3": Qwen3,
 }
 # The same for the level `native`, as far as there is a step in C++.
 NATIVE_MODELS: Mapping[str, Loader] = {
@@ -151,4 +158,4 @@ def best_level(checkpoint: Checkpoint) -> str:
 
 
 def _native_fits(checkpoint: Checkpoint) -> bool:
-    return checkpoint.architecture in NATIVE_MODELS and fits(LlamaConfig.read(checkpoint))
+    return checkpoint.architecture in NATIVE_MODELS and fits(DecoderConfig.read(checkpoint))

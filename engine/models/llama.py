@@ -1,7 +1,8 @@
-"""Llama and its relatives (SmolLM, Mistral 7B v0.1, ...).
+"""Llama and its relatives (SmolLM, ...), and what the dense families share with it.
 
 Pre-norm decoder (Touvron et al. 2023, arXiv:2302.13971): h += Attention(RMS(h)); h +=
-Down(SwiGLU(RMS(h))).
+Down(SwiGLU(RMS(h))). Families that differ little from it say how in their config
+(`decoder_config.py`) and have a file each: `qwen2.py`, `qwen3.py`, `gemma3_text.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from engine.cache import KvCache
 from engine.kernels import KERNELS, Product
 from engine.layers.attention import Attend, attend_chunk, attend_rows
 from engine.layers.head import Head, Tables
-from engine.layers.norm import Norm, rms_norm, rms_norm_rows
-from engine.layers.rope import rope_frequencies, rope_table, rotate
-from engine.layers.swiglu import swiglu
+from engine.layers.norm import Norm, head_norm, head_norm_rows, rms_norm, rms_norm_rows
+from engine.layers.rope import llama3_factors, rope_frequencies, rope_table, rotate
+from engine.layers.swiglu import geglu, swiglu
+from engine.models.decoder_config import LAYER, DecoderConfig, Vectors, norm_weight, read_vectors
 from engine.types import ModelFileError
 from engine.weights.checkpoint import Checkpoint, vector
-from engine.weights.fields import Fields, read_rope
+from engine.weights.fields import Rope
 from engine.weights.rotary import Neighbours
 from engine.weights.rows import Rows
 
-LAYER = "model.layers.{n}"
 # our name -> the weights of layer n, stacked in this order
 MATRICES = {
     "qkv": tuple(f"{LAYER}.self_attn.{part}_proj.weight" for part in "qkv"),
@@ -33,60 +34,12 @@ MATRICES = {
     "gate_up": (f"{LAYER}.mlp.gate_proj.weight", f"{LAYER}.mlp.up_proj.weight"),
     "down": (f"{LAYER}.mlp.down_proj.weight",),
 }
-NORMS = (f"{LAYER}.input_layernorm.weight", f"{LAYER}.post_attention_layernorm.weight")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 # worked out by GGUF converters
 ROPE_FACTORS = "rope_freqs.weight"
 # int8 and int4: 4 rows take 1.1 of the time of one, 8 rows 2.2
 PACKED_ROWS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    ffn_width: int
-    norm_eps: float
-    rope_base: float
-    context_tokens: int
-
-    @classmethod
-    def read(cls, checkpoint: Checkpoint) -> LlamaConfig:
-        """Raises ModelFileError when a value is missing or cannot be."""
-        fields = Fields.of(checkpoint)
-        width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-        config = cls(
-            layers=fields.count("num_hidden_layers"),
-            width=width,
-            heads=heads,
-            kv_heads=fields.count("num_key_value_heads", heads),
-            head_width=fields.count("head_dim", width // heads),
-            ffn_width=fields.count("intermediate_size"),
-            norm_eps=fields.number("rms_norm_eps"),
-            rope_base=read_rope(fields).base,
-            context_tokens=fields.count("max_position_embeddings"),
-        )
-        if config.heads % config.kv_heads or config.head_width % 2:
-            raise ModelFileError(
-                f"The sizes of the model in {checkpoint.path} contradict each other ({config}). "
-                "Download it again."
-            )
-        return config
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """[N, K] of each of MATRICES."""
-        query_width = self.heads * self.head_width
-        return {
-            "qkv": (query_width + 2 * self.kv_heads * self.head_width, self.width),
-            "out": (self.width, query_width),
-            "gate_up": (2 * self.ffn_width, self.width),
-            "down": (self.width, self.ffn_width),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +62,7 @@ class Phase:
 
     layers: list[Matrices]
     norm: Norm
+    head_norm: Norm
     attend: Attend
 
     @property
@@ -122,32 +76,35 @@ class Llama:
     def __init__(
         self, checkpoint: Checkpoint, level: str, context_tokens: int | None = None
     ) -> None:
-        self.config = LlamaConfig.read(checkpoint)
+        self.config = self.read_config(checkpoint)
         checkpoint = Neighbours(checkpoint, self.config.head_width)
         self.level = level
         self.context_tokens = min(
             context_tokens or self.config.context_tokens, self.config.context_tokens
         )
-        self._norms = [
-            [vector(checkpoint, name.format(n=n), self.config.width) for name in NORMS]
-            for n in range(self.config.layers)
+        self._vectors = [
+            read_vectors(checkpoint, self.config, n) for n in range(self.config.layers)
         ]
-        self._final_norm = vector(checkpoint, FINAL_NORM, self.config.width)
-        self._rotations = self._rope_table(checkpoint)
-        head = HEAD if HEAD in checkpoint else EMBEDDING  # absent where the two are one table
-        self._tables = Tables(checkpoint, EMBEDDING, head, self.config.width)
+        self._final_norm = norm_weight(checkpoint, FINAL_NORM, self.config)
+        self._turns = [self._rope_table(checkpoint, rope) for rope in self.config.ropes]
+        self._tables = Tables(checkpoint, EMBEDDING, head_name(checkpoint), self.config.width)
         dense = self._matrices(checkpoint, "fp32" if level == "fp32" else "bf16")
-        self._prefill = Phase(dense, rms_norm, attend_chunk)
+        self._prefill = Phase(dense, rms_norm, head_norm, attend_chunk)
         self._pack(checkpoint)
-        query_scale = torch.full((self.config.heads, 1), self.config.head_width**-0.5)
+        query_scale = torch.full((self.config.heads, 1), self.config.query_scale)
         self._head_scales = torch.cat([query_scale, torch.ones(self.config.kv_heads, 1)])
+
+    @staticmethod
+    def read_config(checkpoint: Checkpoint) -> DecoderConfig:
+        """Raises ModelFileError. What a family overrides."""
+        return DecoderConfig.read(checkpoint)
 
     def _pack(self, checkpoint: Checkpoint) -> None:
         """Make ready what decode needs."""
         # Measured: from 8 rows on bfloat16 is faster than the packed products, at 128 twice as fast.
         dense = self._prefill.layers
         layers = dense if self.level in ("fp32", "bf16") else self._matrices(checkpoint, self.level)
-        self._decode = Phase(layers, rms_norm_rows, attend_rows)
+        self._decode = Phase(layers, rms_norm_rows, head_norm_rows, attend_rows)
         self._head = Head(self._tables, self.level)
 
     @property
@@ -198,29 +155,41 @@ class Llama:
         start, end = cache.length, cache.length + len(token_ids)
         cache.reserve(end)
         h = self._tables.embed(token_ids)  # [T, D] float32
+        if c.embedding_scale != 1:
+            h *= c.embedding_scale
         # [T, (H + K) E / 2]: the same rotation for every head, queries scaled for their scores
-        rotations = (self._rotations[start:end] * self._head_scales).flatten(1)
-        split = c.heads * c.head_width
-        for matrices, (attention_norm, ffn_norm), slots, keys, values in zip(
-            phase.layers, self._norms, *cache.views(start, end), strict=True
+        turns = [(table[start:end] * self._head_scales).flatten(1) for table in self._turns]
+        gate = geglu if c.gelu else swiglu
+        for n, (matrices, v, slots, keys, values) in enumerate(
+            zip(phase.layers, self._vectors, *cache.views(start, end), strict=True)
         ):
-            x = phase.norm(h, attention_norm, c.norm_eps)
-            qkv = matrices.qkv(x).float()  # [T, (H + 2 K) E]
-            rotate(qkv, rotations)
+            x = phase.norm(h, v.attention_norm, c.norm_eps)
+            qkv = self._heads(phase, matrices.qkv(x).float(), v, turns[c.layer_ropes[n]])
+            split = c.heads * c.head_width
             slots.copy_(qkv[:, split:].view(-1, 2, c.kv_heads, c.head_width))
             q = qkv[:, :split].view(-1, c.heads, c.head_width)
-            h += matrices.out(phase.attend(q, keys, values, start))
-            x = phase.norm(h, ffn_norm, c.norm_eps)
-            h += matrices.down(swiglu(matrices.gate_up(x)))
+            out = matrices.out(phase.attend(q, keys, values, start, c.windows[n]))
+            h += _normed(phase, out, v.attention_out_norm, c.norm_eps)
+            x = phase.norm(h, v.ffn_norm, c.norm_eps)
+            out = matrices.down(gate(matrices.gate_up(x)))
+            h += _normed(phase, out, v.ffn_out_norm, c.norm_eps)
         cache.claim(token_ids)
         return h
 
-    def _rope_table(self, checkpoint: Checkpoint) -> Tensor:
+    def _heads(self, phase: Phase, qkv: Tensor, v: Vectors, turns: Tensor) -> Tensor:
+        """Queries, keys and values [T, (H + 2 K) E] ready for attention."""
         c = self.config
-        factors = None
-        if ROPE_FACTORS in checkpoint:
-            factors = vector(checkpoint, ROPE_FACTORS, c.head_width // 2)
-        return rope_table(rope_frequencies(c.head_width, c.rope_base, factors), self.context_tokens)
+        if v.bias is not None:
+            qkv += v.bias
+        if v.head_norm is not None:
+            normed = c.heads + c.kv_heads
+            heads = qkv.view(len(qkv), -1, c.head_width)
+            heads[:, :normed] = phase.head_norm(heads[:, :normed], v.head_norm, c.norm_eps)
+        rotate(qkv, turns)
+        return qkv
+
+    def _rope_table(self, checkpoint: Checkpoint, rope: Rope) -> Tensor:
+        return rope_table(frequencies(checkpoint, self.config, rope), self.context_tokens)
 
     def _matrices(self, checkpoint: Checkpoint, level: str) -> list[Matrices]:
         pack, shapes = KERNELS[level], self.config.shapes
@@ -233,3 +202,38 @@ class Llama:
             )
             for n in range(self.config.layers)
         ]
+
+
+def _normed(phase: Phase, out: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """A result on its way into the residual stream; some families norm it there."""
+    return out if weight is None else phase.norm(out.float(), weight, eps)
+
+
+def head_name(checkpoint: Checkpoint) -> str:
+    """The table that scores tokens: the embedding where the two are one."""
+    tied = checkpoint.config.get("tie_word_embeddings") is True
+    return HEAD if HEAD in checkpoint and not tied else EMBEDDING
+
+
+def frequencies(checkpoint: Checkpoint, config: DecoderConfig, rope: Rope) -> Tensor:
+    """Radians per position of each pair, [E / 2]. Raises ModelFileError for an unknown kind."""
+    plain = rope_frequencies(config.head_width, rope.base)
+    if ROPE_FACTORS in checkpoint:
+        return plain / vector(checkpoint, ROPE_FACTORS, config.head_width // 2)
+    if rope.kind == "default":
+        return plain
+    factor = rope.fields.number("factor")
+    if rope.kind == "linear":
+        return plain / factor
+    if rope.kind == "llama3":
+        return plain / llama3_factors(
+            plain,
+            factor,
+            rope.fields.number("low_freq_factor"),
+            rope.fields.number("high_freq_factor"),
+            rope.fields.number("original_max_position_embeddings"),
+        )
+    raise ModelFileError(
+        f"The model in {checkpoint.path} stretches its positions by the rule {rope.kind[:40]!r}, "
+        "and this engine knows linear and llama3 for it. Choose another model."
+    )

@@ -10,7 +10,8 @@ from engine.cache import KvCache
 from engine.kernels.cpu.native.library import Sizes
 from engine.layers.norm import rms_norm_rows
 from engine.machine import core_count
-from engine.models.llama import HEAD, MATRICES, Llama, LlamaConfig
+from engine.models.decoder_config import DecoderConfig
+from engine.models.llama import EMBEDDING, MATRICES, Llama, head_name
 from engine.runtime.native import OUTSIDE, SLOTS, NativeStep
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.rows import GROUP, Rows
@@ -26,18 +27,18 @@ class NativeLlama(Llama):
     def _pack(self, checkpoint: Checkpoint) -> None:
         head = self._tables.head_rows
         self._exact_head = head.types <= set(KEPT_TYPES)
-        tied = HEAD not in checkpoint
+        tied = head_name(checkpoint) == EMBEDDING
         self._step = NativeStep(
             _sizes(self.config, head.shape[0], self.context_tokens),
-            self._rotations,
+            self._turns[0],
             min(MOST_THREADS, core_count()),
         )
         # out of the packed head in a tenth of the time, where it is the embedding too
         self._embed = self._step.embed if self._exact_head and tied else self._tables.embed
         self._step.set_norm(OUTSIDE, 0, self._final_norm)
         self._step.set_matrix(OUTSIDE, 0, head)
-        for n, norms in enumerate(self._norms):
-            for which, norm in enumerate(norms):
+        for n, v in enumerate(self._vectors):
+            for which, norm in enumerate((v.attention_norm, v.ffn_norm)):
                 self._step.set_norm(n, which, norm)
             for name, rows in _matrices(checkpoint, self.config, n).items():
                 self._step.set_matrix(n, SLOTS[name], rows)
@@ -71,12 +72,12 @@ class NativeLlama(Llama):
         self._step.close()
 
 
-def fits(config: LlamaConfig) -> bool:
-    """Whether every matrix has whole groups of weights in its rows."""
-    return all(columns % GROUP == 0 for _, columns in config.shapes.values())
+def fits(config: DecoderConfig) -> bool:
+    """Whether the step knows all of it, and every matrix has whole groups of weights in its rows."""
+    return config.is_plain and all(columns % GROUP == 0 for _, columns in config.shapes.values())
 
 
-def _sizes(c: LlamaConfig, vocabulary: int, context: int) -> Sizes:
+def _sizes(c: DecoderConfig, vocabulary: int, context: int) -> Sizes:
     return Sizes(
         c.layers,
         c.width,
@@ -90,7 +91,7 @@ def _sizes(c: LlamaConfig, vocabulary: int, context: int) -> Sizes:
     )
 
 
-def _matrices(checkpoint: Checkpoint, config: LlamaConfig, n: int) -> dict[str, Rows]:
+def _matrices(checkpoint: Checkpoint, config: DecoderConfig, n: int) -> dict[str, Rows]:
     """The slots' rows: gate and up apart, because a block of each is needed at once."""
     shapes = config.shapes
     half = (config.ffn_width, config.width)

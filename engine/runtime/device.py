@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from engine.models.llama import LlamaConfig
+from engine.models.decoder_config import DecoderConfig
 from engine.types import EngineError
 from engine.weights.checkpoint import Checkpoint
 
@@ -53,7 +53,10 @@ def _obstacle(level: str, checkpoint: Checkpoint) -> str | None:
         return f"The level {level} is one of the CPU."
     if checkpoint.architecture not in CUDA_ARCHITECTURES:
         return f"The GPU level does not know the architecture {checkpoint.architecture!r} yet."
-    head_width = LlamaConfig.read(checkpoint).head_width
+    config = DecoderConfig.read(checkpoint)
+    if not config.is_plain:
+        return "The GPU level does not know models with biases yet."
+    head_width = config.head_width
     if head_width not in HEAD_WIDTHS:
         return f"The GPU level does not know heads of {head_width} numbers."
     return None

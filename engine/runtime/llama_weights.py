@@ -7,17 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.layers.rope import rope_frequencies, rope_table
-from engine.models.llama import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    MATRICES,
-    NORMS,
-    ROPE_FACTORS,
-    LlamaConfig,
-)
-from engine.weights.checkpoint import Checkpoint, vector
+from engine.layers.rope import rope_table
+from engine.models.decoder_config import DecoderConfig, norm_weight, read_vectors
+from engine.models.llama import EMBEDDING, FINAL_NORM, MATRICES, frequencies, head_name
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.rotary import Neighbours
 from engine.weights.rows import Rows
 
@@ -40,7 +33,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
-    config: LlamaConfig
+    config: DecoderConfig
     context_tokens: int
     layers: list[LayerWeights]
     embedding: Tensor  # [V, D]
@@ -62,44 +55,39 @@ def read_weights(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, context_tokens: int | None
 ) -> LlamaWeights:
     """Raises ModelFileError when something is missing or has another shape."""
-    config = LlamaConfig.read(checkpoint)
+    config = DecoderConfig.read(checkpoint)
     checkpoint = Neighbours(checkpoint, config.head_width)
     context_tokens = min(context_tokens or config.context_tokens, config.context_tokens)
 
     def matrix(names: list[str], shape: tuple[int, int]) -> Tensor:
         return Rows(checkpoint, names, shape).float32().to(dtype).to(device)
 
-    def norm(name: str) -> Tensor:
-        return vector(checkpoint, name, config.width).to(device)
-
-    layers = [
-        LayerWeights(
-            *(norm(name.format(n=n)) for name in NORMS),
+    def layer(n: int) -> LayerWeights:
+        vectors = read_vectors(checkpoint, config, n)
+        return LayerWeights(
+            vectors.attention_norm.to(device),
+            vectors.ffn_norm.to(device),
             **{
                 key: matrix([part.format(n=n) for part in parts], config.shapes[key])
                 for key, parts in MATRICES.items()
             },
         )
-        for n in range(config.layers)
-    ]
+
     vocabulary = (*checkpoint.shape(EMBEDDING), 0)[0]
     embedding = matrix([EMBEDDING], (vocabulary, config.width))
-    tied = HEAD not in checkpoint
-    head = embedding if tied else matrix([HEAD], (vocabulary, config.width))
-    half = config.head_width // 2
-    factors = vector(checkpoint, ROPE_FACTORS, half) if ROPE_FACTORS in checkpoint else None
+    head = head_name(checkpoint)
+    turning = frequencies(checkpoint, config, config.ropes[0])
     return LlamaWeights(
         config,
         context_tokens,
-        layers,
+        [layer(n) for n in range(config.layers)],
         embedding,
-        head,
-        norm(FINAL_NORM),
-        rotations(config, context_tokens, factors).to(device),
+        embedding if head == EMBEDDING else matrix([head], (vocabulary, config.width)),
+        norm_weight(checkpoint, FINAL_NORM, config).to(device),
+        rotations(turning, context_tokens).to(device),
     )
 
 
-def rotations(config: LlamaConfig, positions: int, factors: Tensor | None = None) -> Tensor:
-    """[positions, E / 2, 2] float32."""
-    frequencies = rope_frequencies(config.head_width, config.rope_base, factors)
-    return torch.view_as_real(rope_table(frequencies, positions)).squeeze(1).contiguous()
+def rotations(turning: Tensor, positions: int) -> Tensor:
+    """Frequencies [E / 2] -> [positions, E / 2, 2] float32."""
+    return torch.view_as_real(rope_table(turning, positions)).squeeze(1).contiguous()

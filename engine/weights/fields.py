@@ -101,6 +101,11 @@ class Rope:
     fields: Fields
 
 
+def plain_rope(base: float) -> Rope:
+    """Positions that are not stretched."""
+    return Rope(base, "default", Fields({}, "The model"))
+
+
 def read_rope(config: Fields, layer_type: str | None = None) -> Rope:
     """From `rope_theta` and `rope_scaling`, or transformers 5's `rope_parameters`.
 
