@@ -1,6 +1,7 @@
 """Architectures the engine knows: one file each, and one line in MODELS.
 
-A newcomer copies `llama.py`, changes the config, the names and the block, and adds its line.
+A dense newcomer says in what it differs from a llama, as `qwen3.py` does; any other copies
+`llama.py` and changes the config, the names and the block. Both add their line.
 """
 
 from __future__ import annotations
