@@ -45,7 +45,7 @@ async def test_a_node_behind_a_cut_wire_stops_and_adds_nothing_when_it_is_mended
         page = Page(uuid4().hex)
         asking = asyncio.create_task(ann.ask("Why?", page=page, max_tokens=TOKENS))
         await until(lambda: page.text, within_seconds=30, what="the first token")
-        running.add_node("near", tokens_per_second=400)
+        running.add_node("near", tokens_per_second=60)
         await running.ready()
         cable.cut()
         await until(lambda: page.moved_to("near"), within_seconds=30, what="near goes on")
