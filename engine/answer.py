@@ -81,7 +81,10 @@ class Answer:
         first_ms, last_ms = self.gauge.first_ms, self.gauge.last_ms
         prefill_ms = self.now_ms() if first_ms is None else first_ms
         total_ms = prefill_ms if last_ms is None else last_ms
-        text, stopped = self.stops.push(self.decoder.flush())
+        # cut off, an answer ends before the character that was not finished; a model that ends by
+        # itself inside one wrote bytes that are none
+        rest = self.decoder.flush() if self.finish_reason == "stop" else ""
+        text, stopped = self.stops.push(rest)
         return Finished(
             finish_reason=self.finish_reason,
             usage=Usage(
