@@ -69,6 +69,14 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(help="Where the engine computes; auto takes a CUDA device if there is one."),
 ]
+Drafter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="A smaller model with the same vocabulary that guesses tokens ahead; what it gets right "
+        "comes several tokens at a time. The text is the same with and without it.",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -127,6 +135,7 @@ def serve(
     ] = None,
     level: Level = "auto",
     device: Device = "auto",
+    drafter: Drafter = None,
     threads: Threads = None,
     slots: Slots = 1,
     data_folder: DataFolder = None,
@@ -145,6 +154,8 @@ def serve(
         # engines that each take every core would only wait for each other; the web needs one too
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // nodes)
     node_arguments += ["--device", device]
+    if drafter is not None:
+        node_arguments += ["--drafter", drafter]
     if threads is not None:
         node_arguments += ["--threads", str(threads)]
     raise typer.Exit(run_serve(ServeOptions(nodes, tuple(node_arguments), listen), settings))
@@ -186,6 +197,7 @@ def node(
     ] = None,
     level: Level = "auto",
     device: Device = "auto",
+    drafter: Drafter = None,
     threads: Threads = None,
     slots: Slots = 1,
     redis_url: RedisUrl = None,
@@ -239,7 +251,7 @@ def node(
     )
     if pool is not None and not re.fullmatch(r"[\w.:-]{1,200}", pool):
         refuse("--pool takes letters, digits, dots, colons, dashes and underscores, at most 200.")
-    kinds = KindOptions(LocalModel(model, level, device, threads, model_name), script)
+    kinds = KindOptions(LocalModel(model, level, device, threads, model_name, drafter), script)
     raise typer.Exit(run_node(NodeOptions(kind, pool, name, slots, kinds), settings))
 
 

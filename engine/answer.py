@@ -76,7 +76,8 @@ class Answer:
         self.gauge.add(t_ms, len(token_ids))
         return Step(token_ids, text, t_ms, logprobs=self.chooser.told())
 
-    def finished(self) -> Finished:
+    def finished(self, drafting_ms: float) -> Finished:
+        """The last event. `drafting_ms`: of the time after the first token, what guesses took."""
         # without a token the whole time was spent on the prompt
         first_ms, last_ms = self.gauge.first_ms, self.gauge.last_ms
         prefill_ms = self.now_ms() if first_ms is None else first_ms
@@ -95,6 +96,6 @@ class Answer:
             ),
             timing=Timing(prefill_ms, total_ms - prefill_ms, total_ms),
             speed=self.gauge.speed(),
-            accepted=self.gauge.accepted(),
+            accepted=self.gauge.accepted(drafting_ms),
             text=text if stopped else text + self.stops.flush(),
         )

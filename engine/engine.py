@@ -17,6 +17,7 @@ its caller.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -31,7 +32,7 @@ from engine.loading import CHUNK_TOKENS
 from engine.matching import Grammars
 from engine.memory import memory_for
 from engine.models import Model, Writer
-from engine.speculation import Drafter
+from engine.speculation.director import Director
 from engine.stopping import StopText
 from engine.tokenizer import Tokenizer
 from engine.types import (
@@ -53,12 +54,12 @@ class Engine:
         model: Model,
         card: ModelCard,
         chunk_tokens: int = CHUNK_TOKENS,
-        drafter: Drafter | None = None,
+        director: Director | None = None,
     ) -> None:
         self.card = card
         self.model = model
         self._chunk_tokens = chunk_tokens
-        self._drafter = drafter if model.pass_rows > 1 else None
+        self._director = (director if model.pass_rows > 1 else None) or Director()
         self._tokenizer = Tokenizer.from_card(card)
         self._vocabulary = self._tokenizer.vocab_size
         self._grammars = Grammars(self._tokenizer, card.stop_token_ids)
@@ -77,6 +78,8 @@ class Engine:
         context_tokens: int | None = None,
         name: str | None = None,
         device: str = "auto",
+        speculation: bool = True,
+        drafter: str | Path | None = None,
     ) -> Engine:
         """Open a GGUF file and pack its weights.
 
@@ -84,11 +87,12 @@ class Engine:
         for the whole process (see `default_threads`), and the native level's own (all cores by
         default). `context_tokens` shortens the model's context, never lengthens it. `device` is one
         of `engine.runtime.device.DEVICES`; "auto" takes the GPU if there is one that can serve this
-        model at this level.
+        model at this level. `drafter` is the file of a smaller model with the same vocabulary that
+        guesses tokens ahead (engine/speculation); without `speculation` nobody does.
 
         Raises ModelFileError (missing, damaged, unknown), OutOfMemoryError,
-        NativeUnavailableError, EngineError for a device that cannot, and ValueError for a level or
-        device that does not exist.
+        NativeUnavailableError, EngineError for a device that cannot or a drafter of another
+        vocabulary, and ValueError for a level or device that does not exist.
         """
         loaded = loading.load(
             path,
@@ -98,7 +102,8 @@ class Engine:
             name=name,
             device=device,
         )
-        return cls(loaded.model, loaded.card, chunk_tokens or loaded.chunk_tokens)
+        director = loading.director(loaded, drafter, threads) if speculation else None
+        return cls(loaded.model, loaded.card, chunk_tokens or loaded.chunk_tokens, director)
 
     def generate(
         self, request: GenerateRequest, cancel: threading.Event
@@ -115,14 +120,14 @@ class Engine:
             if answer.is_over:
                 # the other node died between the last token and the end
                 yield answer.reading(answer.cached_tokens)
-                yield answer.finished()
+                yield answer.finished(self._director.drafting_ms)
                 return
             hidden = yield from self._read_prompt(answer)
             if hidden is not None:
                 hidden = yield from self._reread(answer, hidden)
             if hidden is not None:
                 yield from self._write(answer, hidden)
-            yield answer.finished()
+            yield answer.finished(self._director.drafting_ms)
         finally:
             self._in_use.release()
 
@@ -132,8 +137,7 @@ class Engine:
         try:
             with torch.inference_mode():
                 self._cache.wipe()
-                if self._drafter is not None:
-                    self._drafter.forget()
+                self._director.forget()
         finally:
             self._in_use.release()
 
@@ -142,6 +146,7 @@ class Engine:
         if not self._closed:
             self.forget()
             self._closed = True
+            self._director.close()
             self.model.close()
 
     def _take(self) -> None:
@@ -190,9 +195,7 @@ class Engine:
                 return None
             hidden = self._prefill(prompt_ids[start : start + self._chunk_tokens])
             yield answer.reading(self._cache.length)
-        if self._drafter is not None:
-            with torch.inference_mode():
-                self._drafter.begin(prompt_ids, answer.request.sampling)
+        self._director.begin(prompt_ids, answer.request.sampling)
         return hidden
 
     def _reread(self, answer: Answer, hidden: Tensor) -> Generator[Reading, None, Tensor | None]:
@@ -200,7 +203,7 @@ class Engine:
         for token_id in answer.request.resume_ids:
             if not answer.goes_on():
                 return None
-            self._learn((token_id,), hidden)
+            self._director.extend((token_id,), hidden)
             hidden = self._decode((token_id,))
             yield answer.reading(self._cache.length)
         return hidden
@@ -213,14 +216,20 @@ class Engine:
             yield from self._follow(self.model, answer, hidden)
             return
         drafts: list[int] = []
+        logits = self._score(hidden)
         while True:
-            step = self._choose(answer, hidden, drafts)
+            step = self._choose(answer, logits, drafts)
             yield step
             if not answer.goes_on():
                 return
-            self._learn(step.token_ids, hidden)
-            drafts = self._draft(answer)
+            self._director.extend(step.token_ids, hidden[: len(step.token_ids)])
+            # never more than the answer can still take
+            most = min(self.model.pass_rows, answer.limit_tokens - answer.tokens) - 1
+            drafts = self._director.draft(most)
+            start = time.perf_counter()
             hidden = self._decode((step.token_ids[-1], *drafts))
+            logits = self._score(hidden)
+            self._director.passed(len(hidden), (time.perf_counter() - start) * 1000)
 
     def _follow(self, model: Writer, answer: Answer, hidden: Tensor) -> Iterator[Step]:
         """The tokens of a model that chooses them itself, in the same way."""
@@ -232,36 +241,23 @@ class Engine:
                 if not answer.goes_on():
                     return
 
-    def _choose(self, answer: Answer, hidden: Tensor, drafts: list[int]) -> Step:
+    def _choose(self, answer: Answer, logits: Tensor, drafts: list[int]) -> Step:
         """The tokens that one pass gives: row by row, while the next row's draft was right.
 
-        hidden [1 + K, D] behind the last token and each draft. The cache keeps what was right.
+        logits [1 + K, V] behind the last token and each draft. The cache keeps what was right.
         """
         position = self._cache.length - len(drafts)
         chosen: list[int] = []
         text = ""
         with torch.inference_mode():
-            for logits in self.model.logits(hidden):
-                token_id = answer.choose(logits, position + len(chosen))
+            for row in logits:
+                token_id = answer.choose(row, position + len(chosen))
                 text += answer.take(token_id)
                 chosen.append(token_id)
                 if answer.is_over or drafts[len(chosen) - 1 : len(chosen)] != [token_id]:
                     break
         self._cache.truncate(position + len(chosen) - 1)
         return answer.step(tuple(chosen), text)
-
-    def _draft(self, answer: Answer) -> list[int]:
-        """What to check beside the next token: never more than the answer can still take."""
-        most = min(self.model.pass_rows, answer.limit_tokens - answer.tokens) - 1
-        if self._drafter is None or most < 1:
-            return []
-        with torch.inference_mode():
-            return list(self._drafter.propose(most))[:most]
-
-    def _learn(self, token_ids: Sequence[int], hidden: Tensor) -> None:
-        if self._drafter is not None:
-            with torch.inference_mode():
-                self._drafter.extend(token_ids, hidden[: len(token_ids)])
 
     def _prefill(self, token_ids: Sequence[int]) -> Tensor:
         with memory_for("the prompt"), torch.inference_mode():
@@ -270,3 +266,8 @@ class Engine:
     def _decode(self, token_ids: Sequence[int]) -> Tensor:
         with memory_for("the next token"), torch.inference_mode():
             return self.model.decode(token_ids, self._cache)
+
+    def _score(self, hidden: Tensor) -> Tensor:
+        """hidden [T, D] -> [T, V] float32."""
+        with memory_for("the next token"), torch.inference_mode():
+            return self.model.logits(hidden)

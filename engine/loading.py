@@ -13,7 +13,12 @@ from engine.memory import memory_for
 from engine.models import Model, best_level, load_model
 from engine.runtime.device import CUDA_LEVEL, choose_device
 from engine.runtime.native import native_label
-from engine.types import ModelCard
+from engine.speculation.director import Director
+from engine.speculation.drafter import Drafter, DraftsItself
+from engine.speculation.lookup import Lookup
+from engine.speculation.model import ModelDrafter
+from engine.tokenizer import Tokenizer
+from engine.types import EngineError, ModelCard
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.opening import open_checkpoint, read_card
 
@@ -69,6 +74,42 @@ def _load_cuda(checkpoint: Checkpoint, context_tokens: int | None, name: str) ->
 def model_name(path: Path) -> str:
     """A file's name without its ending; a folder's name as it is."""
     return path.stem if path.is_file() else path.resolve().name
+
+
+def director(loaded: Loaded, drafter: str | Path | None, threads: int | None) -> Director:
+    """Who guesses tokens for this model: its own text first, its own drafter, then the named one.
+
+    Raises EngineError for a drafter of another vocabulary, otherwise like `load`.
+    """
+    drafters: list[Drafter] = [Lookup()]
+    own = loaded.model.drafter() if isinstance(loaded.model, DraftsItself) else None
+    if own is not None:
+        drafters.append(own)
+    if drafter is not None:
+        drafters.append(_model_drafter(loaded, drafter, threads))
+    return Director(drafters)
+
+
+def _model_drafter(loaded: Loaded, drafter: str | Path, threads: int | None) -> ModelDrafter:
+    small = load(
+        drafter,
+        level="auto",
+        threads=threads,
+        context_tokens=loaded.card.context_tokens,
+        name=None,
+        device="cpu",
+    )
+    mine, theirs = Tokenizer.from_card(loaded.card), Tokenizer.from_card(small.card)
+    if (mine.vocab_size, loaded.card.tokenizer_json) != (
+        theirs.vocab_size,
+        small.card.tokenizer_json,
+    ):
+        small.model.close()
+        raise EngineError(
+            f"{Path(drafter).name} has another vocabulary than the model, so it cannot guess for "
+            "it. Choose a smaller model of the same family, or none."
+        )
+    return ModelDrafter(small.model)
 
 
 def default_threads() -> int:

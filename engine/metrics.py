@@ -133,10 +133,15 @@ class Gauge:
     def speed(self) -> Speed:
         return Speed(peak=self.peak(), average=self.average(), e2e=self.e2e())
 
-    def accepted(self) -> Accepted:
-        """Tokens per step; zeros for an answer without steps."""
+    def accepted(self, drafting_ms: float = 0.0) -> Accepted:
+        """Tokens per step; zeros for an answer without steps.
+
+        `drafting_ms` is what guessing took between first and last token.
+        """
         mean = self.tokens / self.steps if self.steps else 0.0
-        return Accepted(mean=mean, min=self._min_tokens, max=self._max_tokens)
+        decode_ms = self._last_ms - self._first_ms
+        share = min(1.0, drafting_ms / decode_ms) if decode_ms > 0 else 0.0
+        return Accepted(mean, self._min_tokens, self._max_tokens, share)
 
 
 @dataclass(slots=True)

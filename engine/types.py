@@ -180,6 +180,8 @@ class Accepted:
     mean: float
     min: int
     max: int
+    # of the time between first and last token, the part that went into guessing; 0..1
+    drafting_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ END = 2
 
 @pytest.fixture(scope="module")
 def engine(smollm2_path: Path) -> Iterator[Engine]:
-    loaded = Engine.load(smollm2_path, threads=1, chunk_tokens=64)
+    loaded = Engine.load(smollm2_path, threads=1, chunk_tokens=64, speculation=False)
     yield loaded
     loaded.close()
 

@@ -69,7 +69,7 @@ def last(events: Sequence[Event]) -> Finished:
 
 @pytest.fixture(scope="module")
 def engine(smollm2_path: Path) -> Iterator[Engine]:
-    loaded = Engine.load(smollm2_path, threads=1, chunk_tokens=16)
+    loaded = Engine.load(smollm2_path, threads=1, chunk_tokens=16, speculation=False)
     yield loaded
     loaded.close()
 

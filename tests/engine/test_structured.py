@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.engine import Engine
 from engine.grammar import ANY_OBJECT
 from engine.matching import Grammars
+from engine.speculation.director import Director
 from engine.tokenizer import Tokenizer
 from engine.types import (
     EngineError,
@@ -31,6 +32,7 @@ from engine.types import (
 )
 from tests.engine.references import CAP
 from tests.engine.scripted_model import ScriptedModel
+from tests.engine.speculation.paces import Bold
 from tests.engine.speculation.test_loop import Prophet
 
 DIGIT = Grammar(
@@ -66,7 +68,8 @@ def stage(
     script = tokenizer.encode(text) if isinstance(text, str) else list(text)
     model = Wishful([*script, card.stop_token_ids[0]], tokenizer.vocab_size, len(PROMPT))
     model.then, model.pass_rows = then, 1 + depth
-    return Engine(model, card, 64, Prophet(model.script) if depth else None), tokenizer
+    director = Director([Prophet(model.script)], Bold()) if depth else None
+    return Engine(model, card, 64, director), tokenizer
 
 
 def ask(

@@ -13,9 +13,11 @@ import torch
 
 from engine.cache import KvCache
 from engine.engine import Engine
+from engine.speculation.director import Director
 from engine.types import Event, Finished, GenerateRequest, ModelCard, SamplingParams, Step
 from tests.engine.references import COMMA, COUNT, DIGIT_0, SPACE
 from tests.engine.scripted_model import ScriptedModel
+from tests.engine.speculation.paces import Bold
 from tests.engine.speculation.test_loop import Prophet, stage
 
 GREEDY = SamplingParams(temperature=0)
@@ -50,7 +52,8 @@ def last(events: Sequence[Event]) -> Finished:
 def real(smollm2_path: Path) -> Iterator[Engine]:
     """With a drafter that believes in plain counting, where the level can check drafts."""
     engine = Engine.load(smollm2_path, threads=1, level="int8", context_tokens=512)
-    yield Engine(engine.model, engine.card, 64, Prophetic(COUNT.answer_ids))
+    director = Director([Prophetic(COUNT.answer_ids)], Bold())
+    yield Engine(engine.model, engine.card, 64, director)
     engine.close()
 
 

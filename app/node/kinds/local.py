@@ -47,6 +47,8 @@ class LocalModel:
     threads: int | None = None
     # public name; None: the one that the file states
     name: str | None = None
+    # a smaller model's file, same vocabulary: it guesses tokens ahead for this one to check
+    drafter: str | None = None
 
 
 class LocalKind:
@@ -119,7 +121,12 @@ class LocalKind:
         if path == DEMO:
             path, name = str(demo_model_path()), name or DEMO_NAME
         return Engine.load(
-            path, level=model.level, threads=model.threads, name=name, device=model.device
+            path,
+            level=model.level,
+            threads=model.threads,
+            name=name,
+            device=model.device,
+            drafter=model.drafter,
         )
 
     def _opened(self) -> Engine:

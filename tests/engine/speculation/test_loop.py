@@ -10,6 +10,7 @@ import pytest
 from torch import Tensor
 
 from engine.engine import Engine
+from engine.speculation.director import Director
 from engine.tokenizer import Tokenizer
 from engine.types import (
     Event,
@@ -21,6 +22,7 @@ from engine.types import (
 )
 from tests.engine.references import COUNT, COUNT_TEXT
 from tests.engine.scripted_model import ScriptedModel
+from tests.engine.speculation.paces import Bold
 
 GREEDY = SamplingParams(temperature=0)
 END, WRONG = 2, 5
@@ -43,6 +45,9 @@ class Prophet:
         assert hidden.tolist() == [[len(self.answer) + i] for i in range(len(token_ids))]
         self.answer += token_ids
 
+    def kind(self) -> str:
+        return "prophecy"
+
     def propose(self, most: int) -> Sequence[int]:
         self.asked.append(most)
         at = len(self.answer)
@@ -54,6 +59,9 @@ class Prophet:
     def forget(self) -> None:
         self.answer = []
 
+    def close(self) -> None:
+        pass
+
 
 def stage(
     card: ModelCard, script: Sequence[int], depth: int, lies: Sequence[int] = ()
@@ -62,7 +70,7 @@ def stage(
     model = ScriptedModel(script, vocabulary, len(COUNT.prompt_ids), card.context_tokens)
     model.pass_rows = 1 + depth
     prophet = Prophet(script, lies)
-    return Engine(model, card, 64, prophet), model, prophet
+    return Engine(model, card, 64, Director([prophet], Bold())), model, prophet
 
 
 def ask(
