@@ -188,7 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.threads:
         thread_counts = [int(count) for count in options.threads.split(",")]
     engines = {
-        level: Engine.load(path, level=level, device="cpu") for level in options.levels.split(",")
+        # plain decode on both sides: the counting prompt is one long repetition
+        level: Engine.load(path, level=level, device="cpu", speculation=False)
+        for level in options.levels.split(",")
     }
     default = next(iter(engines))
     contenders = [ours(lv, e, threads) for lv, e in engines.items() for threads in thread_counts]
