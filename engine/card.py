@@ -23,7 +23,7 @@ _MAX_CONTEXT_TOKENS = 1 << 30
 
 # Tokens that end a turn or a text in the common chat formats. A checkpoint names one end token
 # only, and its chat template may use another.
-_END_TOKENS = (
+END_TOKENS = (
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -100,7 +100,7 @@ def _stop_token_ids(
     named = (
         _token_id(metadata, f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom")
     )
-    known = (special_tokens.get(text) for text in _END_TOKENS)
+    known = (special_tokens.get(text) for text in END_TOKENS)
     return tuple(sorted({index for index in (*named, *known) if index is not None}))
 
 

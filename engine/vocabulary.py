@@ -103,7 +103,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, object]) -> Vocabulary:
             continue
         ids[text] = index
         if token_type == _USER_DEFINED:
-            (special if _looks_like_markup(text) else added)[text] = index
+            (special if looks_like_markup(text) else added)[text] = index
     special.pop("", None)
     added.pop("", None)
     document = _document(ids, _known_merges(merges, ids, special), added, pre)
@@ -125,7 +125,7 @@ def _list(metadata: Mapping[str, object], key: str, item: type) -> list[Any]:
     return cast("list[Any]", value)
 
 
-def _looks_like_markup(text: str) -> bool:
+def looks_like_markup(text: str) -> bool:
     """<think>, <tool_call>, [INST]: structure, which a user must not be able to forge."""
     fenced = (text[:1], text[-1:]) in (("<", ">"), ("[", "]"))
     return fenced and len(text) > 2 and not any(letter.isspace() for letter in text)
