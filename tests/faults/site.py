@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -23,6 +24,7 @@ from app.settings import Settings
 from app.store import keys
 from app.store.client import Store
 from app.work import Work
+from tests.app.node.processes import wrong_clock
 from tests.app.store.servers import OwnServer
 from tests.faults.node import ANSWER_TOKENS, runs_of
 from tests.history import events as e
@@ -120,7 +122,13 @@ class Site:
         }  # fmt: skip
         self._listeners: list[socket.socket] = []
 
-    def add_web(self, store_url: str | None = None, *, host: str = "127.0.0.1") -> Process:
+    def add_web(
+        self,
+        store_url: str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        clock_wrong_seconds: int = 0,
+    ) -> Process:
         """One more replica; its port outlives it, as under a supervisor."""
         listener = socket.create_server((host, 0), backlog=512)
         # as app/web.py does, but sooner
@@ -130,7 +138,8 @@ class Site:
         self.urls.append(f"http://{host}:{listener.getsockname()[1]}")
         fd = listener.fileno()
         words = ["-m", "app.cli", "web", "--listener-fd", str(fd)]
-        web = self._process(f"web-{len(self.webs)}", words, store_url, fd)
+        more = wrong_clock(clock_wrong_seconds) if clock_wrong_seconds else {}
+        web = self._process(f"web-{len(self.webs)}", words, store_url, fd, more=more)
         self.webs.append(web)
         return web
 
@@ -156,8 +165,11 @@ class Site:
         store_url: str | None,
         fd: int = -1,
         prefix: Sequence[str] = (),
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Process:
-        variables = {**self._variables, "BATON_REDIS_URL": store_url or self.store.url}
+        variables = {
+            **self._variables, "BATON_REDIS_URL": store_url or self.store.url, **more,
+        }  # fmt: skip
         process = Process(name, words, variables, self.folder / f"{name}.log", fd, prefix)
         process.start()
         return process
