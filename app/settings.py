@@ -151,6 +151,16 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("reconnect_grace_seconds")
+    @classmethod
+    def _outlasts_a_hiccup(cls, value: float) -> float:
+        if value < 1:
+            raise ValueError(
+                "it must be at least 1 second: whoever watches says so every fifth of this time, and "
+                "a busy moment of the web process must cost nobody a place"
+            )
+        return value
+
     @model_validator(mode="after")
     def _a_node_stops_before_it_is_dead(self) -> Self:
         if not self.heartbeat_seconds < self.node_stop_seconds < self.node_dead_seconds:

@@ -39,7 +39,9 @@ _MOST_SECONDS = 2.0
 # everybody still hears of a change within a second.
 _REST_FACTOR = 4
 _LONGEST_REST_SECONDS = 0.5
-# Seats are kept by one round in so many seconds, far below every grace.
+# Seats are kept by one round in so many seconds, far below every grace: where a place is kept for
+# less than this grace, all of it happens as much more often.
+_USUAL_GRACE_SECONDS = 10.0
 _KEEP_SECONDS = 1.0
 _CROWD = 400
 _KEEP_CROWD_SECONDS = 5.0
@@ -125,6 +127,7 @@ class Board:
     def __init__(self, line: Line, bell: Bell) -> None:
         self._line = line
         self._bell = bell
+        self._haste = min(1.0, line.grace_seconds / _USUAL_GRACE_SECONDS)
         self._rooms: dict[str, _Room] = {}
         # rooms that are closing; kept so that their tasks are not lost
         self._tasks: set[asyncio.Task[None]] = set()
@@ -208,14 +211,15 @@ class Board:
         rest_seconds = min(_REST_FACTOR * busy_seconds, _LONGEST_REST_SECONDS)
         await asyncio.sleep(max(_LEAST_SECONDS, rest_seconds))
         try:
-            async with asyncio.timeout(_CROWD_ROUND_SECONDS if is_crowd else _MOST_SECONDS):
+            most_seconds = _CROWD_ROUND_SECONDS if is_crowd else _MOST_SECONDS
+            async with asyncio.timeout(self._haste * most_seconds):
                 await room.due.wait()
         except TimeoutError:
             pass  # nobody rang: a message may have been lost, and seats want to be kept
 
     async def _serve_few(self, pool: str, room: _Room, now: float) -> None:
         names = list(room.watchers)
-        keeps = now - room.kept_at >= _KEEP_SECONDS
+        keeps = now - room.kept_at >= self._haste * _KEEP_SECONDS
         places = await self._line.places(pool, names, watched=keeps)
         room.kept_at = now if keeps else room.kept_at
         room.turns = deque(room.watchers)
@@ -223,7 +227,7 @@ class Board:
             _show(room, name, places.get(name))
 
     async def _serve_crowd(self, pool: str, room: _Room, now: float, *, rung: bool) -> None:
-        kept = _next_turns(room, now)
+        kept = _next_turns(room, now, self._haste * _KEEP_CROWD_SECONDS)
         places = await self._line.places(pool, kept, watched=True) if kept else {}
         for name in kept:
             _show(room, name, places.get(name))
@@ -246,12 +250,12 @@ class Board:
             _show(room, name, places.get(name))
 
 
-def _next_turns(room: _Room, now: float) -> list[str]:
-    """Whose seats a crowd's round keeps: so many that each has its turn every
-    `_KEEP_CROWD_SECONDS`, whoever was kept longest ago first."""
-    passed_seconds = min(now - room.kept_at, _KEEP_CROWD_SECONDS)
+def _next_turns(room: _Room, now: float, every_seconds: float) -> list[str]:
+    """Whose seats a crowd's round keeps: so many that each has its turn in so many seconds, whoever
+    was kept longest ago first."""
+    passed_seconds = min(now - room.kept_at, every_seconds)
     room.kept_at = now
-    share = math.ceil(len(room.watchers) * passed_seconds / _KEEP_CROWD_SECONDS)
+    share = math.ceil(len(room.watchers) * passed_seconds / every_seconds)
     chosen: list[str] = []
     while room.turns and len(chosen) < share:
         name = room.turns.popleft()

@@ -57,6 +57,11 @@ class Line:
         self._settings = settings
         self._limits = operations.limits_of(settings)
 
+    @property
+    def grace_seconds(self) -> float:
+        """How long a place is kept after its last watcher left."""
+        return self._settings.reconnect_grace_seconds
+
     async def _run(self, script: Script, pool: str, *args: Arg) -> Reply:
         return await self._store.run(script, [keys.pool_prefix(pool)], [self._limits, *args])
 

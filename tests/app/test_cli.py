@@ -109,6 +109,10 @@ def test_a_damaged_database_is_one_sentence(tmp_path: Path, command: tuple[str, 
         ({"BATON_REDIS_URL": "http://:secret@h"}, "BATON_REDIS_URL is wrong"),
         ({"BATON_NODE_DEAD_SECONDS": "2"}, "BATON_NODE_STOP_SECONDS, and that less"),
         ({"BATON_HEARTBEAT_SECONDS": "3"}, "BATON_HEARTBEAT_SECONDS must be less"),
+        (
+            {"BATON_RECONNECT_GRACE_SECONDS": "0.5"},
+            "BATON_RECONNECT_GRACE_SECONDS is wrong: it must be at",
+        ),
         ({"BATON_SLICE_SECOND": "3"}, "Did you mean BATON_SLICE_SECONDS?"),
     ],
 )

@@ -12,7 +12,8 @@ from app.line.line import Line
 from app.line.types import Place
 from app.store import keys
 from app.store.bell import Bell
-from tests.app.line.hall import POOL, Hall
+from app.store.client import Store
+from tests.app.line.hall import POOL, Hall, limits
 from tests.waiting import until
 
 
@@ -89,6 +90,17 @@ async def test_watching_keeps_the_seat(hall: Hall, board: Board) -> None:
 
     async with board.watch(POOL, "a1", asyncio.Event()):
         await until(is_renewed)
+
+
+async def test_a_watched_answer_outlasts_the_shortest_grace(store: Store, bell: Bell) -> None:
+    hall = Hall(store, limits(reconnect_grace_seconds=1))
+    node = await hall.node()
+    await hall.ask_at_node("ann", "a1", node)
+    until_ms = await hall.now_ms() + 3000
+    async with Board(hall.line, bell) as board, board.watch(POOL, "a1", asyncio.Event()):
+        while await hall.now_ms() < until_ms:
+            assert (await node.beat()).cancel is None
+            await asyncio.sleep(0.05)
 
 
 async def test_one_question_may_have_many_watchers(hall: Hall, board: Board) -> None:

@@ -75,6 +75,26 @@ async def test_an_answer_that_outlasts_the_cap_goes_on_at_another_node(hall: Hal
     assert (await node.beat()).generation is None
 
 
+async def test_a_node_whose_answer_moved_on_is_given_to_nobody_before_it_says_that_it_stopped(
+    hall: Hall,
+) -> None:
+    node = await hall.node("n1")
+    await hall.ask_at_node("ann", "a1", node)
+    hall.watched = {"a1"}
+    other = await hall.node("n2")
+    await hall.line.drain(POOL, "n1")
+    await hall.pass_time(hall.settings.answer_cap_seconds + 1)
+    assert await other.take() is not None
+    await hall.line.drain(POOL, "n1", out=False)
+    await hall.ask("bob", generation="b1")
+    assert (await hall.place("b1")).state == "queued"
+    await node.beat()  # it still runs ann's
+    assert (await hall.place("b1")).state == "queued"
+    node.running = None
+    await node.beat()
+    assert (await hall.place("b1")).state == "assigned"
+
+
 async def test_where_no_other_node_serves_it_is_cut_at_the_cap(hall: Hall) -> None:
     node = await hall.node("n1")
     await hall.ask_at_node("ann", "a1", node)

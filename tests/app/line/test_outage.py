@@ -86,7 +86,7 @@ async def test_after_a_flush_nodes_and_seats_start_again(hall: Hall) -> None:
 async def test_the_pump_serves_all_pools_and_outlives_errors_of_the_store(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hall = Hall(store, limits(reconnect_grace_seconds=0.5))
+    hall = Hall(store, limits(reconnect_grace_seconds=1))
     await hall.node("n1")
     await hall.node("n2", pool="z")
     for pool in (POOL, "z"):
