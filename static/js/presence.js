@@ -33,11 +33,12 @@ export class Presence {
     if (isNew) this.#waiting.add(id);
     const wasWaiting = this.#waiting.has(id);
     if (!isWaiting) this.#waiting.delete(id);
+    // also in front: a reload says that the page goes, and nothing says that it has come back
+    if (isNew) this.#tell(this.#page.hidden);
     if (this.#page.hidden) {
-      if (isNew) this.#tell(true);
       if (phase === "claim") this.#ring(`${id} claim`, t("queue.claim_text"));
       if (wasWaiting && BEGUN.has(phase)) this.#ring(id, t("notify.begun"));
-    } else if (phase === "claim") {
+    } else if (phase === "claim" && !isNew) {
       // who sees this page has taken the turn; told again with each state until the server knows
       this.#tell(false);
     }

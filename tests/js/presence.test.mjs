@@ -36,12 +36,26 @@ test("a page that goes to the background and comes back says so while its questi
   shown.turn(false);
   assert.deepEqual(said, []);
   comes("waiting");
+  said.length = 0;
   shown.turn(true);
   shown.turn(false);
   assert.deepEqual(said, [true, false]);
   comes("allocating");
   shown.turn(true);
   assert.deepEqual(said, [true, false]);
+});
+
+test("a page in front that finds its question waiting says so once: what it was before a reload said that it went", () => {
+  const { said, comes } = setUp();
+  comes("waiting");
+  comes("waiting");
+  assert.deepEqual(said, [false]);
+});
+
+test("a page that finds its turn called takes it with one word", () => {
+  const { said, comes } = setUp();
+  comes("claim");
+  assert.deepEqual(said, [false]);
 });
 
 test("a question that begins to wait in the background says so once", () => {
@@ -55,6 +69,7 @@ test("a question that begins to wait in the background says so once", () => {
 test("a called turn is taken by a page in front, and rung for once behind", () => {
   const { said, notes, shown, comes } = setUp();
   comes("waiting");
+  said.length = 0;
   comes("claim");
   assert.deepEqual([said, notes], [[false], []]);
   shown.turn(true);
