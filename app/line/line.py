@@ -197,10 +197,11 @@ class Line:
         claim: bytes | None = await self._store.command("HGET", keys.seat_claim(seat), "pool")
         if claim is None:
             raise NoLeaseError
-        most = self._settings.slice_extensions
-        match await self._run(operations.EXTEND, claim.decode(), seat, most):
+        pool, most = claim.decode(), self._settings.slice_extensions
+        match await self._run(operations.EXTEND, pool, seat, most):
             case [b"ok"]:
-                return
+                # a lease at rest has no watcher who keeps its claim alive
+                await self._claim_once(pool, seat)
             case [b"waiting", waiting]:
                 raise OthersWaitError(waiting)
             case _:

@@ -5,8 +5,9 @@
 local gen, reason = ARGV[2], ARGV[3]
 local g = p .. 'g:' .. gen
 local state, ticket = field(g, 'state'), field(g, 'ticket')
--- a program that hangs up is gone, and so is what it kept the node for
-local session = reason == 'gone' and state ~= 'ended' and field(g, 'session') or ''
+-- a program that hangs up, or whose key is revoked, is gone, and so is what it kept the node for
+local is_gone = reason == 'gone' or reason == 'revoked'
+local session = is_gone and state ~= 'ended' and field(g, 'session') or ''
 if session ~= '' and field(p .. 't:' .. ticket, 'session') == session then
   redis.call('HSET', p .. 't:' .. ticket, 'session', '')
 end

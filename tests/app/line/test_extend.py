@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import NoLeaseError, OthersWaitError
+from app.store import keys
 from app.store.client import Store
 from tests.app.line.hall import FakeNode, Hall, limits
 
@@ -108,3 +109,13 @@ async def test_what_is_over_or_never_was_is_not_extended(store: Store) -> None:
     assert (await hall.place("a1")).ending
     with pytest.raises(NoLeaseError):
         await hall.line.extend("ann")
+
+
+async def test_the_claim_lives_as_long_as_the_lease_that_is_extended(hall: Hall) -> None:
+    node = await hold(hall)
+    await hall.write_end("a1")
+    await node.finish()
+    await hall.store.command("PEXPIRE", keys.seat_claim("ann"), 60_000)
+    await hall.line.extend("ann")
+    # else another pool could take the seat in while it still has this node
+    assert await hall.store.command("PTTL", keys.seat_claim("ann")) > 60_000

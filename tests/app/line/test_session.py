@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.line.types import SeatView
+from app.line.types import CancelReason, SeatView
 from tests.app.line.hall import POOL, FakeNode, Hall, job
 
 
@@ -105,10 +105,13 @@ async def test_the_last_request_of_a_session_may_say_so(hall: Hall, node: FakeNo
     assert (await seat(hall)).state == "none"
 
 
-async def test_hanging_up_ends_the_session(hall: Hall, node: FakeNode) -> None:
+@pytest.mark.parametrize("reason", ["gone", "revoked"])
+async def test_hanging_up_ends_the_session_and_so_does_revoking_its_key(
+    hall: Hall, node: FakeNode, reason: CancelReason
+) -> None:
     await call(hall, "c1", session="run")
     await node.take()
-    await hall.line.cancel(POOL, "c1", "gone")
+    await hall.line.cancel(POOL, "c1", reason)
     await hall.write_end("c1")
     await node.finish()
     assert (await seat(hall)).state == "none"
