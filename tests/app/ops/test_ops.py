@@ -113,7 +113,7 @@ async def test_heads_are_answered_and_a_wrong_method_hears_the_right_ones(
             answer = await client.head(path)
             assert (answer.status_code, answer.content) == (200, b"")
         assert (await client.head("/readyz")).status_code == 503
-        answer = await client.delete("/api/me")
+        answer = await client.delete("/api/line")
         assert code(answer) == (405, "method_not_allowed")
         assert answer.headers["allow"] == "GET"
         assert (await client.get("/docs")).status_code == 404
