@@ -19,6 +19,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -127,6 +128,8 @@ class _Stream:
                 async for chunk in body:
                     await self._write(chunk)
                 await self._write(b"", more=False)
+            # whatever came in that moment: there is nothing left to cut, nor to say farewell to
+            return None
         except TimeoutError:
             if self._cut_by is None:
                 raise
@@ -160,8 +163,12 @@ class _Stream:
             log.info("reader took no farewell")
 
     async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except HTTPException as refusal:
+            # it sends a body without end; listened to no longer, its leaving would go unnoticed
+            log.info("reader sent more than is taken and was dropped", status=refusal.status_code)
         self.cut("left")
 
     def look(self, now_s: float) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from starlette.types import Message, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from app.chat.sse import COMMENT, Body, SseResponse
+from app.ops.body_limit import BodyLimit
 from app.settings import Settings
 
 SCOPE: Scope = {"type": "http", "method": "GET", "path": "/x", "headers": []}
@@ -97,6 +98,43 @@ async def test_a_reader_that_leaves_ends_the_stream():
     async with asyncio.timeout(15):
         await response(held)(SCOPE, receive, send)
     assert not held.is_open
+
+
+async def test_a_reader_that_sends_more_than_is_taken_ends_the_stream():
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+    async def send(_: Message) -> None:
+        pass
+
+    held = Held()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await response(held)(scope, receive, send)
+
+    async with asyncio.timeout(15):
+        await BodyLimit(app, most_bytes=10_000)(SCOPE, receive, send)
+    assert held.opened == 1
+    assert not held.is_open
+
+
+async def test_a_stream_that_ends_while_the_server_stops_says_no_farewell_behind_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    stops: list[Callable[[], None]] = []
+    monkeypatch.setattr("app.chat.sse.when_grace_is_over", lambda _, call: stops.append(call))
+    monkeypatch.setattr("app.chat.sse.forget", lambda _: None)
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if not message.get("more_body", True):
+            for stop in stops:
+                stop()
+
+    held = Held(endless=False)
+    await SseResponse(held, Settings(), farewell=b"data: bye\n\n")(SCOPE, stays, send)
+    assert [message["body"] for message in sent[1:]] == [COMMENT, b"data: 1\n\n", b""]
 
 
 async def test_a_cancelled_response_lets_go():
