@@ -15,12 +15,12 @@ import torch
 
 from engine.runtime.choice import BROKEN, UNSEEN
 from engine.runtime.decode_step import DecodeStep
+from engine.runtime.rhythm import Rhythm
 from engine.types import EngineError, ModelFileError, SamplingParams
 
 # Steps launched beyond the token that the host waits for: long enough to bridge its other work,
 # short enough that a cancel or a new question waits a few milliseconds at most.
 AHEAD_STEPS = 4
-LOOK_SECONDS = 5e-5
 # A step that takes so long is a fault of the device, not slowness.
 STUCK_SECONDS = 30.0
 
@@ -58,24 +58,27 @@ class CudaGraph:
         # what an earlier answer launched and never read must not land behind the reset
         torch.cuda.current_stream().synchronize()
         self._step.choice.arm(sampling, position)
-        launched = 0
+        launched, rhythm = 0, Rhythm()
         for n in range(most):
             while launched < min(n + 1 + AHEAD_STEPS, most):
                 self.launch()
                 launched += 1
-            yield self._look(position + n)
+            yield self._look(position + n, rhythm)
 
-    def _look(self, position: int) -> int:
+    def _look(self, position: int, rhythm: Rhythm) -> int:
         """Wait for the token at `position`."""
         seen = self._step.choice.seen
         token = int(seen[position])
-        deadline = time.perf_counter() + STUCK_SECONDS
+        now_s = time.perf_counter()
+        deadline_s = now_s + STUCK_SECONDS
         while token == UNSEEN:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(rhythm.pause_seconds(now_s))
             token = int(seen[position])
-            if token == UNSEEN and time.perf_counter() > deadline:
+            now_s = time.perf_counter()
+            if token == UNSEEN and now_s > deadline_s:
                 torch.cuda.synchronize()  # raises what went wrong there, if it knows
                 raise EngineError("The GPU does not answer. Restart this node.")
+        rhythm.seen(now_s)
         if token == BROKEN:
             raise ModelFileError(
                 "The model computes values that are not numbers; its file is damaged."
