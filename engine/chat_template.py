@@ -30,20 +30,23 @@ def prompt_ids(
     card: ModelCard,
     messages: Sequence[Mapping[str, Any]],
     *,
+    tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,
 ) -> list[int]:
     """Token ids of the conversation, ready for the answer. The beginning token stands once.
 
-    `messages` have `role` and `content` (a string). Raises TemplateRefusedError for messages that
+    `messages` have `role` and `content` (a string); `tools` are as the API takes them, for a
+    template that offers them to the model. Raises TemplateRefusedError for messages that
     the template does not take, ModelFileError for a template that is broken.
     """
     try:
-        mark = _unused_character(_strings([messages, card.chat_template or ""]))
+        mark = _unused_character(_strings([messages, tools, card.chat_template or ""]))
         guard = _Guard(tokenizer, mark)
         guarded = [
             guard.value(_with_parsed_arguments(message, index))
             for index, message in enumerate(messages)
         ]
+        guarded_tools = [guard.value(tool) for tool in tools]
     except RecursionError:
         raise TemplateRefusedError("The messages are nested too deeply.") from None
     if card.chat_template is None and card.architecture == deepseek_encoding.ARCHITECTURE:
@@ -53,6 +56,7 @@ def prompt_ids(
     else:
         variables = {
             "messages": guarded,
+            "tools": guarded_tools or None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": card.bos_token or "",
             "eos_token": card.eos_token or "",

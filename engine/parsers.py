@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.tool_calls import Call, CallFormat, Schemas
+from engine.tool_calls import MARKS, Call, CallFormat, Schemas
 
 THINK, THINK_END = "<think>", "</think>"
+# Control tokens that are spelled out in an answer, because its parts are told by them.
+SPELLED_MARKS = MARKS | {THINK, THINK_END}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class AnswerParser:
         # white space at the end of what was told so far
         self._space = ""
         self._told_text = False
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next is a thought, as far as can be told."""
+        return self._state == self._reasoning
 
     def push(self, text: str) -> list[Part]:
         """The parts that `text` completes."""

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import tokenizers
 
+from engine.parsers import SPELLED_MARKS
 from engine.types import ModelCard, ModelFileError
 from engine.vocabulary import vocabulary_from_gguf
 
@@ -45,7 +46,7 @@ class IncrementalDecoder:
 
     A character whose bytes are incomplete waits for the next ids, at most three bytes. Bytes that
     are no UTF-8 become U+FFFD at once (Unicode's "maximal subpart" rule). Control tokens print
-    nothing.
+    nothing, but for the tags of thoughts and calls (engine/parsers.py).
     """
 
     def __init__(self, table: Sequence[bytes], prompt_ids: Sequence[int] = ()) -> None:
@@ -148,18 +149,27 @@ class Tokenizer:
         return [encoding.ids for encoding in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The whole text of these ids; control tokens print nothing."""
+        """The whole text of these ids; control tokens print nothing, tags of thoughts and calls do."""
         decoder = self.decoder()
         return decoder.push(ids) + decoder.flush()
 
     def decoder(self, prompt_ids: Sequence[int] = ()) -> IncrementalDecoder:
         """A decoder for an answer to `prompt_ids`."""
-        return IncrementalDecoder(self._table, prompt_ids)
+        return IncrementalDecoder(self._spelled, prompt_ids)
 
     @property
     def token_bytes(self) -> Sequence[bytes]:
         """Bytes by id; empty for control tokens and for ids without a token."""
         return self._table
+
+    @cached_property
+    def _spelled(self) -> list[bytes]:
+        """What an answer shows of each id."""
+        table = list(self._table)
+        for text, index in self.special_tokens.items():
+            if text in SPELLED_MARKS:
+                table[index] = text.encode()
+        return table
 
     @cached_property
     def _table(self) -> list[bytes]:

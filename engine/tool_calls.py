@@ -39,6 +39,8 @@ class CallFormat:
     read: Callable[[str, Schemas], list[Call]]
     # no tags: the whole answer is one JSON object
     bare: bool = False
+    # what it is called on the way to a node
+    name: str = ""
 
 
 def read_schemas(tools: Sequence[Mapping[str, Any]]) -> Schemas:
@@ -113,10 +115,17 @@ def _value(text: str) -> Any:
         return text
 
 
-GLM = CallFormat("<tool_call>", "</tool_call>", _read_glm)
-QWEN = CallFormat("<tool_call>", "</tool_call>", _read_json)
-DEEPSEEK = CallFormat(f"<{_D}function_calls>", f"</{_D}function_calls>", _read_dsml)
-LLAMA = CallFormat("", "", _read_json, bare=True)
+GLM = CallFormat("<tool_call>", "</tool_call>", _read_glm, name="glm")
+QWEN = CallFormat("<tool_call>", "</tool_call>", _read_json, name="qwen")
+DEEPSEEK = CallFormat(
+    f"<{_D}function_calls>", f"</{_D}function_calls>", _read_dsml, name="deepseek"
+)
+LLAMA = CallFormat("", "", _read_json, bare=True, name="llama")
+FORMATS: Mapping[str, CallFormat] = {one.name: one for one in (GLM, QWEN, DEEPSEEK, LLAMA)}
+# Control tokens that a model writes as parts of calls.
+MARKS = frozenset({
+    "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", _D,
+})  # fmt: skip
 
 
 def call_format(architecture: str, chat_template: str) -> CallFormat | None:

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "cancelled"]
-Channel = Literal["text", "reasoning"]
+Channel = Literal["text", "reasoning", "tool_call"]
+# a part of an answer: its channel and its text; that of "tool_call" is one line of JSON for each
+# call, {"name", "arguments": a JSON object as text}
+Piece = tuple[Channel, str]
 
 
 class EngineError(Exception):
@@ -133,6 +136,10 @@ class Step:
     channel: Channel = "text"
     # one for each token where the request asks for them, else none
     logprobs: tuple[TokenLogprobs, ...] = ()
+    # Of a divided answer (`app/node/divider.py`): what the step completed behind `text` in other
+    # channels, and the text that the model wrote, with all its tags.
+    tail: tuple[Piece, ...] = ()
+    spelled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

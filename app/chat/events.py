@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import orjson
 
-from engine.types import TokenLogprobs
+from engine.types import Channel, Piece, TokenLogprobs
 
 Phase = Literal[
     "waiting", "claim", "allocating", "reading", "answering", "holding", "ending", "ended", "lost",
@@ -76,13 +76,20 @@ class Delta:
     """A piece of the answer."""
 
     text: str
-    channel: Literal["text", "reasoning"]
+    # a call of a tool is told when it is complete: one line of JSON, {"name", "arguments"}
+    channel: Channel
     # tokens that this piece stands for
     n: int
     # of its last token, in milliseconds since the first token of the answer
     t_ms: float
     # token ids with what the model thought of them, where a program asked; not told to pages
     logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    # what follows in other channels and was made by the same step; told where there is some
+    tail: tuple[Piece, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return (self.channel, self.text), *self.tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +153,13 @@ def to_json(event: Event) -> bytes:
         moved = {"from": event.moved.from_token, "exact": event.moved.exact}
         return orjson.dumps(_shallow(event) | {"moved": moved})
     if isinstance(event, Delta):
-        return orjson.dumps({k: v for k, v in _shallow(event).items() if k != "logprobs"})
+        return orjson.dumps(_told(event))
     return orjson.dumps(event)
+
+
+def _told(piece: Delta) -> dict[str, Any]:
+    left_out = ("logprobs",) if piece.tail else ("logprobs", "tail")
+    return {name: value for name, value in _shallow(piece).items() if name not in left_out}
 
 
 def _shallow(event: State | Delta) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from app.chat.events import Delta, Done, Failed
+from app.chat.openai_calls import Calls
 from app.chat.openai_logprobs import Entry, ShownLogprobs
 from app.chat.sse import END_OF_V1, Body, encode_data
 from app.chat.story import Told
@@ -50,6 +51,7 @@ class Completion:
         self._id = f"chatcmpl-{generation}"
         self._model = model
         self._created = int(time.time())
+        self._calls = Calls(generation)
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -75,11 +77,16 @@ class Completion:
                 first = False
                 yield chunk({"role": "assistant", "content": ""})
             if isinstance(event, Delta):
-                yield chunk({_field_of(event): event.text}, logprobs=self._taken(event))
+                logprobs = self._taken(event)
+                for delta in self._deltas(event):
+                    yield chunk(delta, logprobs=logprobs)
+                    # told once, with the first
+                    logprobs = None
             elif isinstance(event, Done):
                 if self._logprobs is not None and (rest := self._logprobs.rest()):
                     yield chunk({"content": ""}, logprobs=_shaped(rest))
-                yield chunk({}, finish_reason=finish_reason(event), stop_reason=event.stop_reason)
+                reason = self._finish_reason(event)
+                yield chunk({}, finish_reason=reason, stop_reason=event.stop_reason)
                 if include_usage:
                     made = self._object("chat.completion.chunk", []) | figures(event)
                     yield encode_data(orjson.dumps(made))
@@ -89,11 +96,15 @@ class Completion:
 
     async def whole(self, told: AsyncGenerator[Told]) -> dict[str, Any]:
         """The whole answer. Raises AnswerFailedError."""
-        texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+        texts: dict[str, list[str]] = {"text": [], "reasoning": []}
         entries: list[Entry] = []
         async for _, event in told:
             if isinstance(event, Delta):
-                texts[_field_of(event)].append(event.text)
+                for channel, text in event.pieces:
+                    if channel == "tool_call":
+                        self._calls.read(text)
+                    else:
+                        texts[channel].append(text)
                 entries += self._logprobs.take(event) if self._logprobs is not None else []
             elif isinstance(event, Failed):
                 raise AnswerFailedError(event)
@@ -104,20 +115,38 @@ class Completion:
         # the watcher promises a last event
         raise AppError
 
+    def _deltas(self, piece: Delta) -> list[dict[str, Any]]:
+        """What the piece adds to the message. An empty text is told too: its tokens were made."""
+        made: list[dict[str, Any]] = []
+        for channel, text in piece.pieces:
+            if channel == "tool_call":
+                made += [{"tool_calls": [call]} for call in self._calls.read(text)]
+            elif text or not piece.tail:
+                made.append({_FIELDS[channel]: text})
+        return made
+
+    def _finish_reason(self, done: Done) -> str:
+        reason = finish_reason(done)
+        return "tool_calls" if self._calls.made and reason == "stop" else reason
+
     def _taken(self, piece: Delta) -> dict[str, Any] | None:
         return None if self._logprobs is None else _shaped(self._logprobs.take(piece))
 
     def _completion(
         self, texts: dict[str, str], done: Done, entries: list[Entry]
     ) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": texts["content"]}
-        if texts["reasoning_content"]:
-            message["reasoning_content"] = texts["reasoning_content"]
+        # an answer of calls alone has no text, as OpenAI says it
+        content = texts["text"] or (None if self._calls.made else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if texts["reasoning"]:
+            message["reasoning_content"] = texts["reasoning"]
+        if self._calls.made:
+            message["tool_calls"] = self._calls.made
         choice = {
             "index": 0,
             "message": message,
             "logprobs": None if self._logprobs is None else _shaped(entries),
-            "finish_reason": finish_reason(done),
+            "finish_reason": self._finish_reason(done),
             "stop_reason": done.stop_reason,
         }
         return self._object("chat.completion", [choice]) | figures(done)
@@ -127,16 +156,13 @@ def _encode_error(error: AppError) -> bytes:
     return encode_data(orjson.dumps(to_body(error)))
 
 
+_FIELDS = {"text": "content", "reasoning": "reasoning_content"}
 # what a stream ends with when its server stops
 FAREWELL = _encode_error(ServerStoppingError()) + END_OF_V1
 
 
 def _shaped(entries: list[Entry]) -> dict[str, Any]:
     return {"content": entries, "refusal": None}
-
-
-def _field_of(delta: Delta) -> str:
-    return "content" if delta.channel == "text" else "reasoning_content"
 
 
 def finish_reason(done: Done) -> str:

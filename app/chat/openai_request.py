@@ -20,6 +20,7 @@ MAX_STOPS = 256
 MAX_STOP_CHARACTERS = 1000
 MAX_STOP_CHARACTERS_IN_ALL = 16_000
 MAX_SEED = 2**63 - 1
+MAX_TOOLS = 128
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _ROLES = {"developer": "system"}
@@ -39,6 +40,21 @@ class MessageIn(BaseModel):
     name: str | None = None
     tool_calls: Bounded[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    # thoughts of an earlier answer, for templates that show them to the model
+    reasoning_content: str | None = None
+
+
+class FunctionIn(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolIn(StrictBody):
+    type: Literal["function"]
+    function: FunctionIn
 
 
 class CompletionIn(ChoiceIn):
@@ -54,6 +70,9 @@ class CompletionIn(ChoiceIn):
     top_k: int | None = Field(default=None, ge=-1, le=1_000_000)
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
     stop: StopText | Bounded[StopText] | None = None
+    tools: Bounded[ToolIn] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -75,8 +94,30 @@ class CompletionIn(ChoiceIn):
             seed=self.seed,
             max_tokens=self.max_completion_tokens or self.max_tokens,
             stop=stop,
+            tools=self._offered(),
             choice=self.for_choice(),
         )
+
+    def _offered(self) -> tuple[dict[str, Any], ...]:
+        """The tools that the model is told of. Raises InvalidRequestError."""
+        if self.tool_choice not in (None, "none", "auto"):
+            raise InvalidRequestError(
+                '`tool_choice` is "auto" or "none" here: whether and what to call is the model\'s choice.',
+                param="tool_choice",
+            )
+        if not self.tools or self.tool_choice == "none":
+            return ()
+        if len(self.tools) > MAX_TOOLS:
+            raise InvalidRequestError(
+                f"There are {len(self.tools)} tools; at most {MAX_TOOLS} are taken.", param="tools"
+            )
+        if self.parallel_tool_calls is False:
+            raise InvalidRequestError(
+                "`parallel_tool_calls` cannot be switched off: how many tools to call is the model's "
+                "choice. Leave it out.",
+                param="parallel_tool_calls",
+            )
+        return tuple(tool.model_dump(exclude_none=True) for tool in self.tools)
 
 
 def _is_none_choice(value: object) -> bool:
@@ -101,7 +142,6 @@ _NEUTRAL: dict[str, Callable[[object], bool]] = {
     "best_of": _is_one,
     "functions": _is_empty,
     "function_call": _is_none_choice,
-    "tool_choice": lambda value: value in (None, "none", "auto"),
     "modalities": _is_text_only,
     "audio": _is_empty,
     "web_search_options": _is_empty,
@@ -111,7 +151,7 @@ _NEUTRAL: dict[str, Callable[[object], bool]] = {
 # Fields that change nothing about the answer.
 _NO_EFFECT = frozenset({
     "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "metadata", "store",
-    "service_tier", "parallel_tool_calls", "prediction",
+    "service_tier", "prediction",
 })  # fmt: skip
 
 
@@ -124,13 +164,8 @@ def refuse_unsupported(body: CompletionIn, *, most_messages: int) -> None:
             raise InvalidRequestError(
                 f"`{name}` is not supported with this value. Leave it out.", param=name
             )
-        if neutral is None and name not in _NO_EFFECT and name != "tools":
+        if neutral is None and name not in _NO_EFFECT:
             raise InvalidRequestError(f"`{name[:100]}` is not a known field.", param=name[:100])
-    if extra.get("tools") and extra.get("tool_choice") != "none":
-        raise InvalidRequestError(
-            '`tools` cannot be called here. Leave them out, or send `tool_choice`: "none".',
-            param="tools",
-        )
     if len(body.messages) > most_messages:
         raise InvalidRequestError(
             f"There are {len(body.messages)} messages; at most {most_messages} are taken.",
@@ -159,7 +194,7 @@ def _chat_message(message: MessageIn, index: int) -> dict[str, Any]:
     else:
         parts = message.content
         made["content"] = "".join(_text_of(part, f"{where}[{i}]") for i, part in enumerate(parts))
-    for name in ("name", "tool_calls", "tool_call_id"):
+    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
         value = getattr(message, name)
         if value:
             made[name] = value

@@ -23,11 +23,13 @@ from app.errors import (
 )
 from app.line.line import Line
 from app.line.types import PoolView
-from app.work import Work
+from app.work import Parsing, Work
 from engine import grammar
 from engine.card import card_from_bytes
 from engine.chat_template import TemplateRefusedError, prompt_ids, template_stop_texts
+from engine.parsers import THINK, THINK_END, opens_reasoning
 from engine.tokenizer import Tokenizer
+from engine.tool_calls import call_format, read_schemas
 from engine.types import GrammarError, ModelCard, ModelFileError, SamplingParams
 
 # A card (megabytes) is fetched again after this long: a pool's model changes with its nodes only.
@@ -37,6 +39,8 @@ INLINE_CHARACTERS = 4_000
 LONG_PROMPTS_AT_ONCE = 2
 # Seeds stay exact in JavaScript.
 SEED_BITS = 53
+# enough of a prompt's end to hold a tag of many tokens
+PROMPT_END_TOKENS = 16
 LEAST_TEMPERATURE = 1e-4
 # the field of a request that asks for each kind of grammar
 _GRAMMARS = {"json_schema": "response_format", "regex": "regex", "lark": "grammar"}
@@ -58,6 +62,8 @@ class AnswerSettings:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    # that the model may call, as the API takes them
+    tools: tuple[Mapping[str, Any], ...] = ()
     # all else that it asks of the choice; its temperature, top_p, top_k and seed do not count
     choice: SamplingParams = SamplingParams()
 
@@ -157,7 +163,8 @@ async def make_work(
     """
     model = await model_of(line, pool)
     await _check_choice(line, model, settings.choice)
-    ids = await _ids(line, model, messages)
+    _check_tools(model.card, settings.tools)
+    ids = await _ids(line, model, messages, settings.tools)
     max_tokens = fitting_tokens(len(ids), settings.max_tokens, model.card.context_tokens, most)
     if settings.choice.min_tokens > max_tokens:
         raise InvalidRequestError(
@@ -171,7 +178,36 @@ async def make_work(
         max_tokens=max_tokens,
         sampling=_sampling(settings, model.card),
         stop=(*settings.stop, *template_stop_texts(model.card)),
+        parsing=_parsing(model, ids, settings),
     )
+
+
+def _check_tools(card: ModelCard, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InvalidRequestError where the model has no way to be told of tools, or to call them."""
+    offered = card.chat_template is not None and "tools" in card.chat_template
+    if tools and (not offered or call_format(card.architecture, card.chat_template or "") is None):
+        raise InvalidRequestError(
+            'This model cannot call tools. Leave `tools` out, or send `tool_choice`: "none".',
+            param="tools",
+        )
+
+
+def _parsing(model: Model, ids: Sequence[int], settings: AnswerSettings) -> Parsing | None:
+    """How the answer is divided; None for a model without thoughts that was offered no tools."""
+    card = model.card
+    calls = call_format(card.architecture, card.chat_template or "") if settings.tools else None
+    thinks = any(
+        tag in card.special_tokens or tag in (card.chat_template or "")
+        for tag in (THINK, THINK_END)
+    )
+    if not thinks and calls is None:
+        return None
+    # the few tokens behind an opening tag are white space
+    opened = thinks and opens_reasoning(model.tokenizer.decode(ids[-PROMPT_END_TOKENS:]))
+    # a grammar lets thoughts be written only where both tags are tokens (engine/chooser.py)
+    if settings.choice.grammar is not None and THINK_END not in card.special_tokens:
+        opened = thinks = False
+    return Parsing(thinks, opened, calls.name if calls else None, read_schemas(settings.tools))
 
 
 async def _check_choice(line: Line, model: Model, choice: SamplingParams) -> None:
@@ -194,12 +230,19 @@ async def _check_choice(line: Line, model: Model, choice: SamplingParams) -> Non
             raise InvalidRequestError(str(error), param=_GRAMMARS[choice.grammar.kind]) from error
 
 
-async def _ids(line: Line, model: Model, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+async def _ids(
+    line: Line,
+    model: Model,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> list[int]:
     try:
-        if is_short(messages):
-            return prompt_ids(model.tokenizer, model.card, messages)
+        if is_short([*messages, *tools]):
+            return prompt_ids(model.tokenizer, model.card, messages, tools=tools)
         async with _models(line).long_prompts:
-            return await asyncio.to_thread(prompt_ids, model.tokenizer, model.card, messages)
+            return await asyncio.to_thread(
+                prompt_ids, model.tokenizer, model.card, messages, tools=tools
+            )
     except TemplateRefusedError as error:
         raise InvalidRequestError(str(error), param="messages") from error
     except ModelFileError as error:

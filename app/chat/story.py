@@ -152,7 +152,7 @@ class Story:
             new = position(entry.id) > self._after
             if entry.kind == "delta":
                 self._count(entry)
-                if joined and joined[0].data["channel"] != entry.data["channel"]:
+                if joined and _is_apart(joined[-1], entry):
                     told.append(self._piece(joined))
                     joined = []
                 if new:
@@ -188,6 +188,7 @@ class Story:
             n=sum(entry.data["n"] for entry in entries),
             t_ms=round(max(0.0, at_ms - first_ms), 3),
             logprobs=tuple(one for entry in entries for one in _logprobs(entry)),
+            tail=tuple((channel, text) for channel, text in last.get("tail", ())),
         )
         return entries[-1].id, piece
 
@@ -315,6 +316,11 @@ def _slowly(place: Place | None) -> tuple[Any, ...]:
         return ()
     eta = place.eta_seconds
     return place.waiting, eta and (round(eta[0]), round(eta[1]))
+
+
+def _is_apart(before: Entry, entry: Entry) -> bool:
+    """Whether two frames cannot be told as one piece."""
+    return before.data["channel"] != entry.data["channel"] or "tail" in before.data
 
 
 def _logprobs(entry: Entry) -> Iterable[tuple[int, TokenLogprobs]]:

@@ -29,6 +29,7 @@ from app.errors import (
 from app.line.types import Assignment, CancelReason
 from app.node import entries
 from app.node.backoff import Backoff
+from app.node.divider import Divider
 from app.node.kinds.base import NodeKind
 from app.node.outbox import Entry, Outbox
 from app.relay.writer import EntriesLostError, RelayWriter
@@ -38,6 +39,7 @@ from app.work import Work
 from engine.types import (
     EngineError,
     Finished,
+    Piece,
     Reading,
     Step,
 )
@@ -68,7 +70,10 @@ class Answer:
         self.is_handed_over = False
         self._written = Written()
         self._says_exact = False
+        self._divider: Divider | None = None
         self._finished: Finished | None = None
+        # what waited for more tokens at the end
+        self._held: list[Piece] = []
         self._error: EngineError | None = None
         # the relay would take no more of it
         self._refused: AppError | None = None
@@ -145,6 +150,8 @@ class Answer:
         return Written()
 
     async def _generate_and_send(self, work: Work) -> None:
+        if work.parsing is not None:
+            self._divider = Divider(work.parsing, self._written.spelled)
         async with asyncio.TaskGroup() as both:
             both.create_task(self._generate(work), name=f"engine {self.generation}")
             both.create_task(self._send(), name=f"relay {self.generation}")
@@ -167,9 +174,18 @@ class Answer:
             case Reading():
                 self._outbox.put_reading(event, exact=self._exactness(event))
             case Step():
-                self._outbox.put_step(event)
+                self._outbox.put_step(self._divider.divide(event) if self._divider else event)
             case Finished():
-                self._finished = event
+                self._finish(event)
+
+    def _finish(self, finished: Finished) -> None:
+        if self._divider is None:
+            self._held = [("text", finished.text)] if finished.text else []
+            self._finished = finished
+            return
+        self._held = self._divider.finish(finished.text)
+        thoughts = self._written.reasoning_tokens + self._outbox.reasoning_tokens
+        self._finished = replace(finished, usage=replace(finished.usage, reasoning_tokens=thoughts))
 
     def _exactness(self, reading: Reading) -> bool | None:
         """Said once, by a node that continues: whether its text is the one it would have been."""
@@ -216,9 +232,8 @@ class Answer:
         backoff = Backoff()
         while not self._dropped.is_set():
             try:
-                await self._writer.end(
-                    self.generation, self.fence, *last, held=entries.held(self._finished)
-                )
+                held = entries.held(self._finished, self._held)
+                await self._writer.end(self.generation, self.fence, *last, held=held)
             except StoreUnavailableError:
                 await backoff.wait(unless=self._dropped)
             except FencedError:

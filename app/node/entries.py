@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,7 @@ from engine.types import (
     GrammarError,
     ModelFileError,
     OutOfMemoryError,
+    Piece,
     PromptTooLongError,
 )
 
@@ -30,12 +32,21 @@ def done(
     }
 
 
-def held(finished: Finished | None) -> dict[str, Any] | None:
-    """Text that waited for more tokens, as a `delta` without any; None where there is none."""
-    if finished is None or not finished.text:
+def held(finished: Finished | None, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+    """What waited for more tokens, as a `delta` without any; None where there is none."""
+    if finished is None or not pieces:
         return None
+    (channel, text), *tail = pieces
     t_ms = round(finished.timing.total_ms, 3)
-    return {"text": finished.text, "channel": "text", "n": 0, "ids": [], "t_ms": t_ms, "steps": []}
+    data: dict[str, Any] = {
+        "text": text,
+        "channel": channel,
+        "n": 0,
+        "ids": [],
+        "t_ms": t_ms,
+        "steps": [],
+    }
+    return data | {"tail": tail} if tail else data
 
 
 def failure(error: EngineError | AppError) -> dict[str, Any]:

@@ -30,8 +30,9 @@ class Outbox:
         self._timer: asyncio.TimerHandle | None = None
         self._reading_ms = float("-inf")
         self._closed = False
-        # tokens put in so far
+        # tokens put in so far, and of these the ones of thoughts
         self.tokens = 0
+        self.reasoning_tokens = 0
 
     def put_reading(self, reading: Reading, *, exact: bool | None = None) -> None:
         """`exact` goes with the first report of a node that continues an answer."""
@@ -52,6 +53,8 @@ class Outbox:
 
     def put_step(self, step: Step) -> None:
         self.tokens += len(step.token_ids)
+        if step.channel == "reasoning":
+            self.reasoning_tokens += len(step.token_ids)
         now_ms = _now_ms()
         delta = self._framer.add(step, now_ms)
         if delta is not None and self._timer is not None:

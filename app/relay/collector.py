@@ -81,14 +81,16 @@ class Collector:
         )
         if seat is None or ended_at is None:
             return None
-        pieces: dict[str, list[str]] = {"text": [], "reasoning": []}
+        pieces: dict[str, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
         last = Entry(BEGINNING, "failed", _LOST)
         tokens, moved = 0, None
         start = "-"
         while page := await self._page(pool, generation, start):
             for entry in page:
                 if entry.kind == "delta":
-                    pieces[entry.data["channel"]].append(entry.data["text"])
+                    data = entry.data
+                    for channel, text in ((data["channel"], data["text"]), *data.get("tail", ())):
+                        pieces[channel].append(text)
                     tokens += entry.data["n"]
                 elif "exact" in entry.data:
                     # only a node that continues says so

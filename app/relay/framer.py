@@ -26,10 +26,12 @@ class Framer:
     def add(self, step: Step, now_ms: float) -> Delta | None:
         """Take a step; return the data of a `delta` entry when one is due.
 
-        A change of channel closes the frame before it, so a frame has one channel.
+        A change of channel closes the frame before it, so a frame has one
+        channel, but for the tail of its last step.
         """
         closed = None
-        if self._steps and self._steps[-1].channel != step.channel:
+        last = self._steps[-1] if self._steps else None
+        if last is not None and (last.channel != step.channel or last.tail):
             closed = self._close(now_ms)
         self._steps.append(step)
         if closed is None and (self._due_ms is None or now_ms >= self._due_ms):
@@ -64,6 +66,11 @@ def _delta(steps: list[Step]) -> Delta:
         "t_ms": round(steps[-1].t_ms, 3),
         "steps": [[round(step.t_ms, 3), len(step.token_ids)] for step in steps],
     }
+    if steps[-1].tail:
+        data["tail"] = steps[-1].tail
+    spelled = "".join(step.spelled or "" for step in steps)
+    if steps[0].spelled is not None and (spelled != data["text"] or steps[-1].tail):
+        data["spelled"] = spelled
     logprobs = [one for step in steps for one in step.logprobs]
     if logprobs:
         data["logprobs"] = [

@@ -5,9 +5,11 @@ The data of each kind, as JSON (times: ms since the request reached the node, on
 reading  {"done", "total", "cached", "t_ms"}    tokens read so far: the prompt and, where another
           node's answer is continued, its tokens. The first of such a node also has "exact": whether
           the text will certainly be the one that the other node would have written
-delta    {"text", "channel": "text" | "reasoning", "n": tokens in this frame, "ids": their ids,
+delta    {"text", "channel": "text" | "reasoning" | "tool_call", "n": tokens in this frame, "ids": their ids,
           "t_ms": of its last token, "steps": [[t_ms, n], ...]}; where the request asks for them
-          also "logprobs": [[logprob, [[id, logprob], ...likeliest first]], ...one for each id]
+          also "tail": [[channel, text], ...] of what follows in other channels (calls of tools as in
+          `engine.types.Piece`), "spelled": the frame as the model wrote it, where it is another than
+          "text"; "logprobs": [[logprob, [[id, logprob], ...likeliest first]], ...one for each id]
 done     {"finish_reason": "stop" | "length" | "cancelled", "stop_reason": null | "slice_ended" | ...,
           "usage": {prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens,
                     resumed_tokens: of the completion tokens, those that other nodes made},

@@ -20,6 +20,10 @@ class Written:
     length: int = 0
     # the answer's tokens so far
     ids: tuple[int, ...] = ()
+    # as the model wrote it, tags of thoughts and calls included
+    spelled: str = ""
+    # of the tokens, those of thoughts
+    reasoning_tokens: int = 0
     # every node that wrote some of them had read the whole prompt, nothing of it from before
     was_cold: bool = True
 
@@ -27,6 +31,8 @@ class Written:
     def of(cls, entries: Iterable[Entry]) -> Written:
         """From the entries of a stream that has not ended. Raises KeyError for foreign data."""
         ids: list[int] = []
+        spelled: list[str] = []
+        thoughts = 0
         length, cached, was_cold = 0, 0, True
         for entry in entries:
             length += 1
@@ -34,5 +40,7 @@ class Written:
                 cached = entry.data["cached"]
             elif entry.kind == "delta":
                 ids += entry.data["ids"]
+                spelled.append(entry.data.get("spelled", entry.data["text"]))
+                thoughts += entry.data["n"] if entry.data["channel"] == "reasoning" else 0
                 was_cold = was_cold and cached == 0
-        return cls(length, tuple(ids), was_cold)
+        return cls(length, tuple(ids), "".join(spelled), thoughts, was_cold)

@@ -69,6 +69,10 @@ export function reduceTurn(turn, message, nowMs = 0) {
   return message.id === null || next === turn ? next : { ...next, lastId: message.id };
 }
 
+function textOf(pieces, channel) {
+  return pieces.filter(([name]) => name === channel).map(([, text]) => text).join("");
+}
+
 const CHANGES = {
   state(turn, data, nowMs) {
     // a late connection may repeat an older version
@@ -78,14 +82,14 @@ const CHANGES = {
   },
 
   delta(turn, data) {
-    const isReasoning = data.channel === "reasoning";
+    const pieces = [[data.channel, data.text], ...(data.tail ?? [])];
     return {
       ...turn,
       phase: "answering",
-      answer: isReasoning ? turn.answer : turn.answer + data.text,
-      reasoning: isReasoning ? turn.reasoning + data.text : turn.reasoning,
+      answer: turn.answer + textOf(pieces, "text"),
+      reasoning: turn.reasoning + textOf(pieces, "reasoning"),
       tokens: turn.tokens + data.n,
-      reasoningTokens: turn.reasoningTokens + (isReasoning ? data.n : 0),
+      reasoningTokens: turn.reasoningTokens + (data.channel === "reasoning" ? data.n : 0),
     };
   },
 

@@ -279,3 +279,15 @@ def test_a_prompt_is_encoded_in_one_batch(
     ids = tokenizer.encode_with_specials(f"a{special}b{special}c", "")
     assert ids == [*plain[0], number, *plain[1], number, *plain[2]]
     assert batches == [3]
+
+
+def test_tags_of_thoughts_are_spelled_though_they_are_control_tokens(
+    smollm2_tokenizer: Tokenizer,
+) -> None:
+    tags = {"<think>": 60_000, "</think>": 60_001}
+    special = smollm2_tokenizer.special_tokens | tags
+    tokenizer = Tokenizer(smollm2_tokenizer.to_json(), special)
+    ids = [60_000, *tokenizer.encode("Hm."), 60_001, special["<|im_end|>"]]
+    assert tokenizer.decode(ids) == "<think>Hm.</think>"
+    # a grammar still takes them for what they are
+    assert not tokenizer.token_bytes[60_000]

@@ -46,6 +46,13 @@ test("thinking and answer are kept apart, their tokens together", () => {
   assert.deepEqual([turn.reasoning, turn.answer, turn.tokens, turn.reasoningTokens], ["hm", "yes", 3, 2]);
 });
 
+test("a piece may end one part and begin others; calls of tools are no text", () => {
+  const piece = delta("1-0", "hm", 2, 0, "reasoning");
+  piece.data.tail = [["text", "yes"], ["tool_call", "{}\n"], ["text", "!"]];
+  const turn = after(piece, delta("1-1", "{}\n", 1, 9, "tool_call"));
+  assert.deepEqual([turn.reasoning, turn.answer, turn.tokens, turn.reasoningTokens], ["hm", "yes!", 3, 2]);
+});
+
 test("running figures are the server's own, whatever pieces the text came in", () => {
   // after a reload the text so far comes as one piece: nothing can be computed from that
   const replayed = after(delta("1-1", "ab", 100, 400));

@@ -49,6 +49,8 @@ class Script:
     # most tokens of one step; each step takes 1..this many, chosen by `seed`
     tokens_per_step: int = 4
     prefill_ms_per_token: float = 0.2
+    # the chat format; it says whether the model has thoughts and calls tools
+    template: str = scripted_model.TEMPLATE
     # the answer; None: paragraphs that depend on the prompt, `answer_tokens` long
     text: str | None = None
     answer_tokens: int = 600
@@ -73,7 +75,8 @@ class ScriptedKind:
         return bool(self._kept_ids)
 
     async def open(self) -> ModelCard:
-        return scripted_model.card(self.script.model, self.script.context_tokens)
+        script = self.script
+        return scripted_model.card(script.model, script.context_tokens, script.template)
 
     async def generate(self, work: Work, cancel: threading.Event) -> AsyncGenerator[Event, None]:
         """Raises PromptTooLongError, and EngineError where the script says so."""

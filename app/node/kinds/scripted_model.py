@@ -83,14 +83,14 @@ def end_token() -> int:
     return special_tokens()["<|im_end|>"]
 
 
-def card(name: str, context_tokens: int) -> ModelCard:
+def card(name: str, context_tokens: int, template: str = TEMPLATE) -> ModelCard:
     return ModelCard(
         name=name,
         architecture="scripted",
         context_tokens=context_tokens,
         tokenizer_json=tokenizer_json(),
         special_tokens=special_tokens(),
-        chat_template=TEMPLATE,
+        chat_template=template,
         bos_token=None,
         eos_token="<|im_end|>",
         add_bos=False,

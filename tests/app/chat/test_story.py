@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -295,3 +296,14 @@ def test_logprobs_of_joined_pieces_keep_their_tokens_and_no_page_hears_of_them()
     assert isinstance(told, Delta)
     assert told.logprobs == tuple((i, TokenLogprobs(-0.5, ((9, -0.1),))) for i in (5, 7))
     assert b"logprobs" not in to_json(told)
+
+
+def test_a_frame_with_several_parts_ends_its_piece():
+    frames = [delta(float(t), text=text, channel="reasoning") for t, text in enumerate("abc")]
+    frames[1] = replace(frames[1], data={**frames[1].data, "tail": [["text", "B"]]})
+    events = [event for _, event in Story("m").take(frames)]
+    assert [event.pieces for event in events if isinstance(event, Delta)] == [
+        (("reasoning", "ab"), ("text", "B")),
+        (("reasoning", "c"),),
+    ]
+    assert [orjson.loads(to_json(event)).get("tail") for event in events] == [[["text", "B"]], None]

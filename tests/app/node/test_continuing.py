@@ -19,8 +19,9 @@ from app.relay.writer import RelayWriter
 from app.settings import Settings
 from app.store.client import Store
 from app.store.keys import pool_prefix
-from app.work import Work
+from app.work import Parsing, Work
 from engine.types import Event, ModelCard, SamplingParams
+from tests.app import thinking
 from tests.app.node.desk import POOL, Place, text_of, tokens_of, work
 from tests.app.relay import generations as relay
 from tests.app.relay.generations import delta, put_generation
@@ -243,3 +244,24 @@ async def test_a_stream_that_is_not_what_the_line_counted_is_not_continued(store
 def test_what_is_continued_never_travels_with_the_question():
     job = Work("m", (1,), 5, SamplingParams(), resume_ids=(7, 8))
     assert Work.from_bytes(job.to_bytes()) == replace(job, resume_ids=())
+
+
+@pytest.mark.parametrize("tokens", range(2, 110, 9))
+async def test_thoughts_and_calls_over_the_cut_are_whole(place: Place, tokens: int):
+    """The next node rebuilds the parser from what the stream shows."""
+    job = replace(work(max_tokens=1000), parsing=Parsing(thinks=True, opened=True, calls="qwen"))
+    slow = replace(thinking.SLOW, stall_at=tokens, tokens_per_second=5000)
+    whole = by_channel(await handed_over(place, job, slow, thinking.FAST, tokens=tokens))
+    assert whole["reasoning"] == thinking.THOUGHTS
+    assert whole["text"] == thinking.TEXT
+    assert whole["tool_call"].count("\n") == len(thinking.CALLS)
+
+
+def by_channel(entries: Sequence[Entry]) -> dict[str, str]:
+    joined = {"text": "", "reasoning": "", "tool_call": ""}
+    for entry in entries:
+        if entry.kind == "delta":
+            data = entry.data
+            for channel, text in ((data["channel"], data["text"]), *data.get("tail", ())):
+                joined[channel] += text
+    return joined

@@ -24,7 +24,15 @@ def of(*entries: tuple[EntryKind, dict[str, object]]) -> Written:
 
 
 def test_the_tokens_of_all_nodes_come_in_order():
-    assert of(reading(), delta(1, 2), delta(3), reading(), delta(4)) == Written(5, (1, 2, 3, 4))
+    found = of(reading(), delta(1, 2), delta(3), reading(), delta(4))
+    assert found == Written(5, (1, 2, 3, 4), "xxx")
+
+
+def test_the_text_is_the_one_that_the_model_wrote():
+    kind, data = delta(1, 2)
+    thoughts = data | {"channel": "reasoning", "spelled": "<think>x"}
+    found = of((kind, thoughts), delta(3))
+    assert (found.spelled, found.reasoning_tokens) == ("<think>xx", 2)
 
 
 def test_an_empty_stream_is_nothing():
@@ -50,4 +58,4 @@ async def test_a_long_stream_is_read_to_its_end(store: Store):
     await put_generation(store)
     writer = RelayWriter(store, POOL)
     await writer.append("g1", 7, [reading(), *(delta(n) for n in range(1200))])
-    assert await writer.written("g1") == Written(1201, tuple(range(1200)))
+    assert await writer.written("g1") == Written(1201, tuple(range(1200)), "x" * 1200)
