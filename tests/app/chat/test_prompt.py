@@ -184,7 +184,7 @@ async def test_only_two_long_prompts_are_encoded_at_a_time(
     running, most = list[int](), list[int]()
     let_go = threading.Event()
 
-    def encode(*_: object) -> list[int]:
+    def encode(*_: object, tools: object) -> list[int]:
         running.append(1)
         most.append(len(running))
         let_go.wait(10)
