@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,14 +40,17 @@ def test_the_parts_are_thoughts_text_and_calls():
     assert WHOLE["tool_call"].count("\n") == len(CALLS)
 
 
-@given(st.sets(st.integers(1, len(WITH_CALLS) - 1)), st.integers(0, 100))
-def test_an_answer_that_moves_has_the_same_parts(cuts: set[int], moves_after: int):
-    ends = [0, *sorted(cuts), len(WITH_CALLS)]
-    steps = [WITH_CALLS[a:b] for a, b in zip(ends, ends[1:], strict=False)]
-    before, behind = steps[:moves_after], steps[moves_after:]
-    pieces = divided(Divider(PARSING, ""), before)
-    second = Divider(PARSING, "".join(before))
-    pieces += divided(second, behind)
+CUT = st.integers(1, len(WITH_CALLS) - 1)
+
+
+@given(st.sets(CUT), CUT)
+def test_an_answer_that_moves_has_the_same_parts(cuts: set[int], moves_at: int):
+    ends = sorted({0, *cuts, moves_at, len(WITH_CALLS)})
+    steps = [WITH_CALLS[a:b] for a, b in pairwise(ends)]
+    moves_after = ends.index(moves_at)
+    pieces = divided(Divider(PARSING, ""), steps[:moves_after])
+    second = Divider(PARSING, WITH_CALLS[:moves_at])
+    pieces += divided(second, steps[moves_after:])
     assert by_channel([*pieces, *second.finish("")]) == WHOLE
 
 
