@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from app.line.types import NodeView
     from app.settings import Settings
     from app.store.address import Address
+
+_T = TypeVar("_T")
 
 app = typer.Typer(
     help="Run one node, or look after the nodes there are.",
@@ -68,8 +70,11 @@ def undrain(
     name: Name, pool: Pool = None, redis_url: RedisUrl = None, data_folder: DataFolder = None
 ) -> None:
     """Take a node back into service."""
-    _move(settings_from(redis_url=redis_url, data_folder=data_folder), name, pool, out=False)
-    typer.echo(f"{name} serves again.")
+    settings = settings_from(redis_url=redis_url, data_folder=data_folder)
+    is_here = _move(settings, name, pool, out=False)
+    typer.echo(
+        f"{name} serves again." if is_here else f"{name} is not here; it serves once it comes."
+    )
 
 
 @app.command()
@@ -132,11 +137,15 @@ def _embedded(settings: Settings) -> tuple[Path, Address]:
     return folder, address
 
 
-def _move(settings: Settings, name: str, pool: str | None, *, out: bool) -> None:
-    async def work(line: Line) -> None:
+def _move(settings: Settings, name: str, pool: str | None, *, out: bool) -> bool:
+    """Drain, or take back; whether the node was there."""
+
+    async def work(line: Line) -> bool:
         nodes = await _all(line)
         pools = [its for its, node in nodes if node.id == name and pool in (None, its)]
         if not pools and pool is not None and not out:
+            if pool not in [one.name for one in await line.pools()]:
+                refuse(f"There is no line {pool!r}.")
             # it may be away, and still be marked
             pools = [pool]
         if not pools:
@@ -144,9 +153,9 @@ def _move(settings: Settings, name: str, pool: str | None, *, out: bool) -> None
             refuse(f"There is no node {name!r} now. There are: {known}.")
         if len(pools) > 1:
             refuse(f"Several lines have a node {name!r}: {', '.join(pools)}. Name one by --pool.")
-        await line.drain(pools[0], name, out=out)
+        return await line.drain(pools[0], name, out=out)
 
-    _with_line(settings, work)
+    return _with_line(settings, work)
 
 
 async def _all(line: Line) -> list[tuple[str, NodeView]]:
@@ -155,7 +164,7 @@ async def _all(line: Line) -> list[tuple[str, NodeView]]:
     return [(pool.name, node) for pool in pools for node in await line.nodes(pool.name)]
 
 
-def _with_line(settings: Settings, work: Callable[[Line], Awaitable[None]]) -> None:
+def _with_line(settings: Settings, work: Callable[[Line], Awaitable[_T]]) -> _T:
     """Run `work`; a store that is not there is one sentence."""
     from app.line.line import Line
     from app.store.client import Store
@@ -167,11 +176,11 @@ def _with_line(settings: Settings, work: Callable[[Line], Awaitable[None]]) -> N
             f"There is no store in {settings.data_folder}. Name the running one by --data-folder."
         )
 
-    async def run() -> None:
+    async def run() -> _T:
         async with Store.connect(url) as store:
-            await work(Line(store, settings))
+            return await work(Line(store, settings))
 
     try:
-        asyncio.run(run())
+        return asyncio.run(run())
     except StoreUnavailableError as error:
         refuse(f"The store cannot be reached: {error.__cause__ or error}")

@@ -68,9 +68,16 @@ async def test_a_node_that_is_away_can_be_taken_back(hall: Hall, valkey_url: str
     node = await hall.node("n1")
     await hall.line.drain(POOL, "n1")
     await node.desk.leave("n1", node.boot)
-    assert (await baton_node(valkey_url, "undrain", "n1", "--pool", POOL))[0] == 0
+    code, said = await baton_node(valkey_url, "undrain", "n1", "--pool", POOL)
+    assert (code, said) == (0, "n1 is not here; it serves once it comes.\n")
     await node.come()
     assert (await hall.ask("ann")).state == "assigned"
+
+
+async def test_a_line_that_never_was_is_no_line_of_an_absent_node(hall: Hall, valkey_url: str):
+    await hall.node("n1")
+    code, said = await baton_node(valkey_url, "undrain", "n1", "--pool", "typo")
+    assert (code, said) == (2, "baton: There is no line 'typo'.\n")
 
 
 async def test_without_a_store_it_is_one_sentence():
