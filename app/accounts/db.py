@@ -76,6 +76,15 @@ class Database:
         async with self._sessions.begin() as session:
             yield session
 
+    async def forget_deleted(self) -> None:
+        """Let what was deleted leave SQLite's files now, not with the next thousand pages written.
+
+        Readers of other processes may put that off for a while. Postgres has its own vacuum.
+        """
+        if self._engine.dialect.name == "sqlite":
+            async with self._engine.connect() as connection:
+                await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
     async def migrate(self) -> None:
         """Bring the tables to this version, one process at a time; does nothing when they are.
 
@@ -152,12 +161,14 @@ def _engine(url: URL) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """Per connection: wait for locks, readers beside one writer, foreign keys that mean it."""
+    """Per connection: wait for locks, readers beside one writer, foreign keys and deletions that
+    mean it (SQLite leaves deleted text in the pages that it frees)."""
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("PRAGMA secure_delete = ON")
     cursor.close()
 
 

@@ -89,7 +89,7 @@ class People:
             await forget_token(session)
 
     async def delete(self, name: str) -> None:
-        """Remove the account and all its rows. Raises NotFoundError, LastAdminError."""
+        """Remove the account and all its rows, from the files too. Raises NotFoundError, LastAdminError."""
         async with self._database.session() as session:
             user = await _named(session, name)
             admins = select(func.count()).select_from(User).where(User.is_admin)
@@ -97,6 +97,7 @@ class People:
             if user.is_admin and await session.scalar(admins) == 1 and others:
                 raise LastAdminError
             await session.execute(delete(User).where(User.id == user.id))
+        await self._database.forget_deleted()
 
 
 async def _named(session: AsyncSession, name: str) -> User:

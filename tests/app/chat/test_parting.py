@@ -47,6 +47,11 @@ def files_of(server: OwnServer) -> bytes:
     return found
 
 
+def tables_in(folder: Path) -> bytes:
+    """SQLite's files as they lie on the disk."""
+    return b"".join(file.read_bytes() for file in folder.rglob("baton.db*"))
+
+
 def asked(**more: Any) -> dict[str, Any]:
     return {"model": "scripted", "messages": [{"role": "user", "content": "Why?"}]} | more
 
@@ -111,8 +116,10 @@ async def test_nothing_of_a_deleted_account_stays(server: OwnServer, tmp_path: P
                 await first(hers, "delta")
                 assert SECRET.split()[0].encode() in files_of(server)
                 assert b"prompt_ids" in files_of(server)
+                assert b"What is it?" in tables_in(tmp_path)
                 answer = await eva.client.request("DELETE", "/api/me", json={"password": PASSWORD})
                 assert answer.status_code == 204
+            assert b"What is it?" not in tables_in(tmp_path)
             store = web.parts.store
             for one in (generation, running):
                 stream = keys.generation_stream("scripted", one)
