@@ -71,8 +71,8 @@ bench-line: $(VENV)/.dev  ## the line under load: joins, 10,000 waiting, hand-ov
 bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
 	$(BIN)/python -m engine.bench.gpu $(ARGS)
 
-soak: $(VENV)/.dev  ## ten minutes of kill -9 and SIGSTOP under load, checked against the promises (SECONDS=600 SEED=)
-	SOAK_SECONDS=$(or $(SECONDS),600) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q tests/faults/test_soak.py
+soak: $(VENV)/.dev  ## a minute without the store, then ten of kill -9 and SIGSTOP under load, checked against the promises (SECONDS=600 SEED=)
+	SOAK_SECONDS=$(or $(SECONDS),600) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q tests/faults/test_store.py tests/faults/test_soak.py
 
 soak-line: $(VENV)/.dev  ## random walks of the line against its promises (STEPS=1000000: about an hour)
 	SOAK_STEPS=$(or $(STEPS),1000000) $(BIN)/python -m pytest -q tests/app/line/test_property.py

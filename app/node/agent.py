@@ -175,7 +175,7 @@ class Agent:
         else:
             await self._say_finished(answer)
 
-    async def _hand_over(self, answer: Answer) -> None:
+    async def _hand_over(self, work: Answer | Assignment) -> None:
         """Said until it is heard: the line would have this node begin once more.
 
         Not before this node is in touch again, or what it is given next would end like this one.
@@ -190,8 +190,8 @@ class Agent:
                 await self._desk.finished(
                     self._info.id,
                     self._info.boot,
-                    generation=answer.generation,
-                    fence=answer.fence,
+                    generation=work.generation,
+                    fence=work.fence,
                     handed_over=True,
                 )
             except StoreUnavailableError:
@@ -200,11 +200,12 @@ class Agent:
                 return
 
     async def _refuse(self, assignment: Assignment) -> None:
-        """An assignment older than one seen already: a store that lost its last seconds brings it
-        up again. "Finished" ends it as failed, so that nobody waits for it."""
+        """An assignment under an older fence than one seen already: the store lost its last seconds,
+        or failed over to one that never had them. The line hears of the higher fence and gives the
+        question again, above it."""
         log.warning("refused an old fence", generation=assignment.generation)
-        await self._say_finished(assignment)
-        await self._wait_for_news()
+        await self._heart.report()
+        await self._hand_over(assignment)
 
     async def _say_finished(self, work: Answer | Assignment) -> None:
         try:

@@ -79,7 +79,7 @@ class Heart:
     async def beat(self) -> None:
         """Report for ever. An answer never delays a report. Raises NameTakenError."""
         while True:
-            await self._report()
+            await self.report()
             await _event_within(self._hurry, self._every_seconds)
             self._hurry.clear()
 
@@ -92,7 +92,7 @@ class Heart:
                 self._post.answer.stop("store_lost")
             await asyncio.sleep(left_seconds if left_seconds > 0 else self._every_seconds / 4)
 
-    async def _report(self) -> None:
+    async def report(self) -> None:
         answer = self._post.answer
         sent_s = time.monotonic()
         try:

@@ -196,6 +196,11 @@ class Site:
         async with Store.connect(self.store.url) as store:
             yield Line(store, Settings(redis_url=self.store.url))
 
+    async def move_clock(self, seconds: float) -> None:
+        """The store's, as the line reads it."""
+        async with Store.connect(self.store.url) as store:
+            await store.command("INCRBY", keys.pool_prefix(POOL) + "clock", round(seconds * 1000))
+
     async def free_nodes(self) -> bool:
         """No node is held, and all are there."""
         async with self.line() as line:
@@ -215,19 +220,23 @@ class Site:
         """Stop everything and read the history: no promise may be broken in it."""
         self.stop()
         self.store.stop()
-        events = list(chronicle(map(steps_of, self.store.lives())))
+        history = self.history_of(self.store, is_whole=is_whole)
+        assert_kept(history)
+        return history
+
+    def history_of(self, store: OwnServer, *, is_whole: bool = True) -> e.History:
+        """As that store wrote it down; it must have been stopped."""
+        events = list(chronicle(map(steps_of, store.lives())))
         asked = {
             ev.generation: ev.payload for _, ev in events if isinstance(ev, e.Asked) and ev.payload
         }
-        history = e.History(
+        return e.History(
             events=events,
             runs=runs_of(self.folder / "runs.jsonl"),
             readings=self.readings,
             expected_ids={name: _expected(payload) for name, payload in asked.items()},
             is_whole=is_whole,
         )
-        assert_kept(history)
-        return history
 
     def stop(self) -> None:
         for process in (*self.webs, *self.nodes):

@@ -18,6 +18,12 @@ class Wire:
         self._pumps: set[asyncio.Task[None]] = set()
         self.url = ""
 
+    def lead_to(self, socket: Path) -> None:
+        """To another store, as an address does after a fail-over; who is connected has to connect again."""
+        self._socket = socket
+        for pump in self._pumps:
+            pump.cancel()
+
     def cut(self) -> None:
         """Not one byte more in either direction, and no end of a connection: packets are lost."""
         self._open.clear()

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from redis import Redis
@@ -40,6 +41,10 @@ class OwnServer:
     @property
     def socket(self) -> Path:
         return self._socket
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -93,6 +98,24 @@ class OwnServer:
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, unlimited)
 
+    def follow(self, primary: OwnServer) -> None:
+        """Become a replica of one that listens on a port and is still empty, with an append-only
+        file that begins here. Returns when whatever is written there is written here too."""
+        with Redis(unix_socket_path=str(primary.socket)) as there:
+            there.config_set("repl-diskless-sync-delay", 0)
+        with Redis(unix_socket_path=str(self._socket), decode_responses=True) as here:
+            here.replicaof("127.0.0.1", primary.port)
+            _wait(lambda: here.info("replication").get("master_link_status") == "up")
+            here.config_set("auto-aof-rewrite-percentage", 0)
+            here.config_set("appendfsync", "everysec")
+            here.config_set("appendonly", "yes")
+            _wait(lambda: not here.info("persistence")["aof_rewrite_in_progress"])
+
+    def part(self) -> None:
+        """Hear nothing more from the primary, and take writes."""
+        with Redis(unix_socket_path=str(self._socket)) as here:
+            here.replicaof("NO", "ONE")
+
     def forget(self) -> None:
         """Lose all data; it must not run. What was is put aside for `lives`."""
         aside = self._data / f"life-{self._lives}"
@@ -103,6 +126,14 @@ class OwnServer:
     def lives(self) -> list[Path]:
         """The folders with its append-only files, one for each memory, the last one last."""
         return [*(self._data / f"life-{n}" for n in range(self._lives)), self._data]
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
 
 
 def _hear_of_a_full_disk() -> None:
