@@ -140,6 +140,11 @@ class TooManyQuestionsError(TooManyRequestsError):
     message = "You have several questions waiting already. Let one be answered first."
 
 
+class TooManyReadersError(TooManyRequestsError):
+    code = "too_many_readers"
+    message = "This answer is open in too many places at once. Close some of them, then reload."
+
+
 class NoLeaseError(AppError):
     code = "no_lease"
     status = 409

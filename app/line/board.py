@@ -23,7 +23,7 @@ from typing import Self
 
 from redis.exceptions import RedisError
 
-from app.errors import StoreUnavailableError
+from app.errors import StoreUnavailableError, TooManyReadersError
 from app.line.line import Line
 from app.line.types import Place
 from app.store import keys
@@ -47,6 +47,9 @@ _CROWD = 400
 _KEEP_CROWD_SECONDS = 5.0
 # how often a few seats of a crowd have their turn
 _CROWD_ROUND_SECONDS = 0.25
+# Of one question, at one replica. Tabs and devices are few, and each holds a connection: without a
+# bound one account could take them all.
+MOST_READERS = 100
 # After so many watchers others may use the event loop.
 _BATCH = 500
 
@@ -147,8 +150,13 @@ class Board:
 
     @asynccontextmanager
     async def watch(self, pool: str, generation: str, wake: Settable) -> AsyncGenerator[Watched]:
-        """Watch one question: sets `wake` on each change of its place, keeps its seat's place."""
+        """Watch one question: sets `wake` on each change of its place, keeps its seat's place.
+
+        Raises TooManyReadersError.
+        """
         room = self._room(pool)
+        if len(room.watchers.get(generation, ())) >= MOST_READERS:
+            raise TooManyReadersError
         watched = Watched(generation, wake)
         if generation not in room.watchers:
             room.watchers[generation] = set()

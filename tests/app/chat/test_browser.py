@@ -40,6 +40,22 @@ async def test_a_question_is_answered_and_events_come_in_order(web: Web, valkey_
     assert done["tps"]["peak"] >= done["tps"]["average"]
 
 
+async def test_a_turn_that_is_open_too_often_is_refused_with_a_sentence(
+    web: Web, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.line.board.MOST_READERS", 1)
+    eva = await web.member()
+    async with scripted_node(valkey_url, Script(stall_at=5)):
+        generation = uuid4().hex
+        async with eva.ask(generation=generation) as hers:
+            await first(hers, "delta")
+            refused = await eva.client.get(f"/api/turns/{generation}/events")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (
+                429,
+                "too_many_readers",
+            )
+
+
 async def test_waiting_shows_the_rank_of_each_user(web: Web, valkey_url: str):
     eva, ben, cai = [await web.member(name) for name in ("Eva", "Ben", "Cai")]
     async with scripted_node(valkey_url, Script(stall_at=5)):

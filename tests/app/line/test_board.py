@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.errors import StoreUnavailableError
-from app.line.board import Board
+from app.errors import StoreUnavailableError, TooManyReadersError
+from app.line.board import MOST_READERS, Board
 from app.line.line import Line
 from app.line.types import Place
 from app.store import keys
@@ -218,3 +218,16 @@ async def test_far_back_in_a_long_line_not_every_step_wakes(hall: Hall, board: B
         assert not far.is_set()
         assert last.place is not None
         assert last.place.rank == 59  # it is known all the same
+
+
+async def test_one_question_has_a_bounded_number_of_readers(hall: Hall, board: Board) -> None:
+    await hall.node()
+    await hall.ask("ann", generation="a1")
+    async with AsyncExitStack() as stack:
+        for _ in range(MOST_READERS - 1):
+            await stack.enter_async_context(board.watch(POOL, "a1", asyncio.Event()))
+        async with board.watch(POOL, "a1", asyncio.Event()):
+            with pytest.raises(TooManyReadersError):
+                await stack.enter_async_context(board.watch(POOL, "a1", asyncio.Event()))
+        # whoever leaves makes room
+        await stack.enter_async_context(board.watch(POOL, "a1", asyncio.Event()))
