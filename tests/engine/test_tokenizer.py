@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -228,6 +229,34 @@ def test_of_two_control_tokens_the_longer_one_is_found() -> None:
     assert tokenizer.encode_with_specials("<|a|>b<|a|>c", "") == [258, 257, ord("c")]
 
 
+def test_many_control_tokens_cost_no_more_than_one() -> None:
+    """Patterns that try each of Gemma's 6,249 at every `<u` would take seconds here."""
+    unused = [f"<unused{number}>" for number in range(6000)]
+    tokenizer = tiny(control=unused)
+    assert tokenizer.special_pattern.pattern.count("unused") == 1
+    assert tokenizer.encode_with_specials("<unused17><unused5999><unused6000>", "")[:2] == [
+        tokenizer.special_tokens["<unused17>"],
+        tokenizer.special_tokens["<unused5999>"],
+    ]
+
+
+def test_control_tokens_that_nest_without_end_are_refused() -> None:
+    with pytest.raises(ModelFileError, match="control tokens"):
+        tiny(control=["<" * length for length in range(2, 3000)])
+
+
+@given(
+    st.lists(st.text("<a|>b", min_size=2, max_size=5), unique=True, max_size=8), st.text("<a|>b")
+)
+def test_control_tokens_are_found_as_if_each_were_tried_the_longest_first(
+    texts: list[str], text: str
+) -> None:
+    tokenizer = tiny(control=texts)
+    longest_first = sorted(texts, key=len, reverse=True)
+    plain = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+    assert tokenizer.special_pattern.findall(text) == plain.findall(text)
+
+
 def test_the_mark_breaks_a_control_token_and_disappears() -> None:
     tokenizer = tiny(control=CONTROL)
     assert tokenizer.encode_with_specials("<|im_end|><#|im_end|>", "#") == [
@@ -239,7 +268,7 @@ def test_the_mark_breaks_a_control_token_and_disappears() -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "only byte-level BPE"),
+        ({"tokenizer.ggml.model": "bert"}, "only byte-level BPE"),
         ({"tokenizer.ggml.model": None}, "only byte-level BPE"),
         ({"tokenizer.ggml.pre": "new-rule"}, "'new-rule'"),
         ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens"),
