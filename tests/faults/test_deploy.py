@@ -62,8 +62,7 @@ async def test_replicas_are_replaced_one_by_one_and_three_hundred_keep_their_pla
             at_head = places.index(1)
             await until(lambda: pages[at_head].is_over, within_seconds=30, what="the next's answer")
             assert pages[at_head].heard[-1].name == "done"
-            for person in people:
-                await person.leave()
+            await asyncio.gather(*(person.leave() for person in people))
         await asyncio.gather(*(person.__aexit__() for person in people))
         await running.all_over()
         history = running.check()
