@@ -134,7 +134,7 @@ async def finish(database: Database, record: Record) -> None:
         }
     else:
         values["error_code"] = data["code"]
-        values["error_message"] = data["message"]
+        values["error_message"] = storable(data["message"])
     if record.moved is not None:
         from_token, exact = record.moved
         moved = {"from": from_token, "exact": exact}

@@ -56,14 +56,23 @@ async def collect(parts: Parts, pool: str) -> int:
     count = 0
     while generations := await parts.collector.take(pool):
         for generation in generations:
-            record = await parts.collector.record(pool, generation)
-            if record is not None:
-                await history.finish(parts.database, record)
+            await _write_end(parts, pool, generation)
             await parts.collector.done(
                 pool, generation, keep_seconds=parts.settings.stream_keep_seconds
             )
         count += len(generations)
     return count
+
+
+async def _write_end(parts: Parts, pool: str, generation: str) -> None:
+    try:
+        record = await parts.collector.record(pool, generation)
+        if record is not None:
+            await history.finish(parts.database, record)
+    except (KeyError, TypeError, ValueError) as error:
+        # a node of another version wrote it: its turn is over, and no other's may wait behind it
+        log.error("unreadable answer", generation=generation, error=repr(error))
+        await history.lose(parts.database, generation)
 
 
 async def settle(parts: Parts, conversation_id: str) -> None:
@@ -73,9 +82,7 @@ async def settle(parts: Parts, conversation_id: str) -> None:
     Raises StoreUnavailableError, DatabaseUnavailableError.
     """
     for pool, generation in await open_turns_of(parts.database, conversation_id):
-        record = await parts.collector.record(pool, generation)
-        if record is not None:
-            await history.finish(parts.database, record)
+        await _write_end(parts, pool, generation)
 
 
 async def sweep(parts: Parts, missed: frozenset[str]) -> frozenset[str]:

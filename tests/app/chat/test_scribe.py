@@ -26,6 +26,7 @@ from app.main import open_parts
 from app.parts import Parts
 from app.relay.types import Entry, Record
 from app.relay.writer import RelayWriter
+from app.store import keys
 from tests.app.serving import settings_of
 from tests.waiting import until
 
@@ -95,6 +96,34 @@ async def test_an_ended_turn_is_written_with_its_texts_and_figures(parts: Parts,
     assert turn.figures == {key: DONE[key] for key in ("usage", "timing", "tps", "accepted")}
     assert turn.ended_at
     assert abs(turn.ended_at - now()) < timedelta(minutes=1)
+    assert await scribe.collect(parts, POOL) == 0
+
+
+async def test_a_nodes_complaint_is_stored_as_the_texts_are(parts: Parts, eva: Caller):
+    generation = await begin(parts, eva)
+    last = Entry("1-0", "failed", {"code": "engine", "message": "bad \0 byte", "retry": True})
+    await history.finish(parts.database, Record(generation, eva.seat, "n", 1, 2, "", "", last))
+    assert (await turn_of(parts, generation)).error_message == "bad \ufffd byte"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [("delta", '{"text": "x", "channel": "of tomorrow", "n": 1}'), ("done", "{}"), ("done", "[")],
+)
+async def test_an_unreadable_answer_ends_and_holds_up_no_other(
+    parts: Parts, eva: Caller, entry: tuple[str, str]
+):
+    strange, good = await begin(parts, eva), await begin(parts, eva)
+    await answer(parts, eva, strange)
+    stream = keys.generation_stream(POOL, strange)
+    kind, data = entry
+    if kind == "done":
+        await parts.store.command("DEL", stream)
+    await parts.store.command("XADD", stream, "*", "k", kind, "d", data)
+    await answer(parts, eva, good)
+    assert await scribe.collect(parts, POOL) == 2
+    assert (await turn_of(parts, strange)).error_code == history.LOST_CODE
+    assert (await turn_of(parts, good)).status == "done"
     assert await scribe.collect(parts, POOL) == 0
 
 
