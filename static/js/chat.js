@@ -11,6 +11,7 @@ import { LineWatch, showLine } from "./line.js";
 import { LiveTurn, newGenerationId } from "./live_turn.js";
 import { Presence } from "./presence.js";
 import { QueueCard } from "./queue.js";
+import { opponentOf, Race, RaceSwitch } from "./race.js";
 import { Scroll } from "./scroll.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
@@ -24,7 +25,7 @@ const SITE = document.title;
 class Chat {
   // null: a conversation that has no question yet
   #conversationId = null;
-  // what the shown conversation holds, in order: {turn, view, live | null}
+  // what the shown conversation holds, in order: {turn, view, live | null, race | undefined}
   #entries = [];
   // running turns of all conversations, by generation
   #running = new Map();
@@ -35,6 +36,7 @@ class Chat {
   #scroll = new Scroll();
   #gauge = new Gauge();
   #settings = new Settings();
+  #raceSwitch = new RaceSwitch();
   #sidebar = new Sidebar();
   #announcer = new Announcer((text) => setText(find("#announcer"), text));
   #composer = new Composer({ onAsk: (question) => this.ask(question), onStop: () => this.#stop() });
@@ -124,10 +126,10 @@ class Chat {
 
   #setEntries(entries) {
     this.#entries = entries;
-    this.#turns.replaceChildren(...entries.map((entry) => entry.view.element));
+    this.#turns.replaceChildren(...entries.map(elementOf));
     find("#empty").hidden = entries.length > 0 || this.#conversationId !== null;
     const last = entries.at(-1);
-    if (last) this.#scroll.toQuestion(last.view.element);
+    if (last) this.#scroll.toQuestion(elementOf(last));
     this.#showAll();
   }
 
@@ -141,17 +143,31 @@ class Chat {
     const entry = { turn, view, live: null };
     entry.live = this.#newLive(turn, this.#conversationId, (response) => this.#taken(entry, response));
     this.#entries.push(entry);
-    this.#turns.append(view.element);
     find("#empty").hidden = true;
     const pool = find("#pool").value || null;
-    this.#follow(entry, {
+    const ask = {
       id: turn.generation,
       conversation_id: this.#conversationId,
       question,
       pool,
       settings: this.#settings.values,
-    });
-    this.#scroll.toQuestion(view.element);
+    };
+    entry.race = this.#newRace(ask, view);
+    this.#turns.append(elementOf(entry));
+    this.#follow(entry, ask);
+    entry.race?.run();
+    this.#scroll.toQuestion(elementOf(entry));
+  }
+
+  // The same question at a second model, where that is wanted and one is free.
+  #newRace(ask, view) {
+    if (!this.#raceSwitch.isOn) return undefined;
+    const other = opponentOf(ask.pool, this.#line.pools ?? []);
+    if (other === null) {
+      this.#notice(t("race.none"));
+      return undefined;
+    }
+    return new Race(ask, { own: ask.pool, other }, view, this.#newView(), () => this.#showAll());
   }
 
   // The server has the question: now the conversation has an address.
@@ -203,7 +219,7 @@ class Chat {
     const at = this.#entries.indexOf(entry);
     if (at < 0) return;
     this.#entries.splice(at, 1);
-    entry.view.element.remove();
+    elementOf(entry).remove();
     this.ask(entry.turn.question);
   }
 
@@ -224,6 +240,7 @@ class Chat {
     const hasNewPhase = entry.turn.phase !== live.turn.phase;
     entry.turn = live.turn;
     entry.view.update(live.turn);
+    entry.race?.showOwn(live.turn);
     this.#announcer.turn(live.turn, performance.now());
     this.#presence.turn(live.turn);
     const isShown = this.#entries.includes(entry);
@@ -238,6 +255,7 @@ class Chat {
   async #stop() {
     const live = this.#shownLive();
     if (live) await this.#act(`/api/turns/${encodeURIComponent(live.turn.generation)}/stop`);
+    for (const { race } of this.#entries) if (race?.isOpen) await race.stop();
   }
 
   async #act(path, body = {}) {
@@ -267,7 +285,7 @@ class Chat {
     const shown = this.#shownLive()?.turn ?? this.#entries.at(-1)?.turn ?? null;
     this.#gauge.show(shown);
     this.#gauge.session(sessionFigures(this.#entries.map((entry) => entry.turn)));
-    this.#composer.isBusy = this.#shownLive() !== null;
+    this.#composer.isBusy = this.#shownLive() !== null || this.#entries.some(({ race }) => race?.isOpen);
     this.#showRunning();
     this.#showTitle();
   }
@@ -288,6 +306,11 @@ class Chat {
     line.hidden = text === "";
     setText(line, text);
   }
+}
+
+// What stands in the conversation for an entry.
+function elementOf({ view, race }) {
+  return race?.element ?? view.element;
 }
 
 function titleMark(turn) {

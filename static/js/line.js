@@ -52,6 +52,7 @@ export function showLine({ seat, pools }) {
   const select = find("#pool");
   const names = pools.map((pool) => pool.name);
   find("#pools").hidden = names.length < 2;
+  find("#race").hidden = names.length < 2;
   if (names.join("\n") === [...select.options].map((option) => option.value).join("\n")) return;
   const chosen = select.value;
   select.replaceChildren(...names.map((name) => new Option(name, name)));

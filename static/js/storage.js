@@ -19,3 +19,12 @@ export function remember(name, value) {
     if (!(fault instanceof DOMException)) throw fault;
   }
 }
+
+export function forgetAll() {
+  try {
+    const names = Object.keys(localStorage).filter((name) => name.startsWith(PREFIX));
+    for (const name of names) localStorage.removeItem(name);
+  } catch (fault) {
+    if (!(fault instanceof DOMException)) throw fault;
+  }
+}
