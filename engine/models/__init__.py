@@ -26,6 +26,7 @@ from engine.models.llama import Llama
 from engine.models.llama_native import NativeLlama, fits
 from engine.models.qwen2 import Qwen2
 from engine.models.qwen3 import Qwen3
+from engine.models.qwen3_moe import Qwen3Moe
 from engine.runtime.native import FAST_INSTRUCTIONS, native_instructions
 from engine.types import ModelFileError, SamplingParams
 from engine.weights.checkpoint import Checkpoint
@@ -109,6 +110,7 @@ MODELS: Mapping[str, Loader] = {
     "llama": Llama,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
+    "qwen3_moe": Qwen3Moe,
 }
 # The same for the level `native`, as far as there is a step in C++.
 NATIVE_MODELS: Mapping[str, Loader] = {

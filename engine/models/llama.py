@@ -7,8 +7,9 @@ Down(SwiGLU(RMS(h))). Families that differ little from it say how in their confi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -55,12 +56,33 @@ class Matrices:
     def size_bytes(self) -> int:
         return sum(m.size_bytes for m in (self.qkv, self.out, self.gate_up, self.down))
 
+    def feed_forward(self, x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:
+        """x [T, D] float32 -> [T, D]."""
+        return self.down(gate(self.gate_up(x)))
+
+
+class Layer(Protocol):
+    """One layer's products, `Matrices` or with another feed-forward block."""
+
+    @property
+    def qkv(self) -> Product: ...
+
+    @property
+    def out(self) -> Product: ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that one row reads."""
+        ...
+
+    def feed_forward(self, x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """How the layers are computed: prefill shares a pass among rows, decode keeps rows apart."""
 
-    layers: list[Matrices]
+    layers: Sequence[Layer]
     norm: Norm
     head_norm: Norm
     attend: Attend
@@ -171,7 +193,7 @@ class Llama:
             out = matrices.out(phase.attend(q, keys, values, start, c.windows[n]))
             h += _normed(phase, out, v.attention_out_norm, c.norm_eps)
             x = phase.norm(h, v.ffn_norm, c.norm_eps)
-            out = matrices.down(gate(matrices.gate_up(x)))
+            out = matrices.feed_forward(x, gate)
             h += _normed(phase, out, v.ffn_out_norm, c.norm_eps)
         cache.claim(token_ids)
         return h
@@ -191,7 +213,7 @@ class Llama:
     def _rope_table(self, checkpoint: Checkpoint, rope: Rope) -> Tensor:
         return rope_table(frequencies(checkpoint, self.config, rope), self.context_tokens)
 
-    def _matrices(self, checkpoint: Checkpoint, level: str) -> list[Matrices]:
+    def _matrices(self, checkpoint: Checkpoint, level: str) -> Sequence[Layer]:
         pack, shapes = KERNELS[level], self.config.shapes
         return [
             Matrices(

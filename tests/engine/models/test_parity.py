@@ -47,6 +47,28 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, linear": ("LlamaConfig", {"rope_parameters": LINEAR}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": False}),
+    "qwen3 moe": (
+        "Qwen3MoeConfig",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 32,
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3 moe, weights as they are": (
+        "Qwen3MoeConfig",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+        },
+    ),
     "gemma3": (
         "Gemma3TextConfig",
         {
