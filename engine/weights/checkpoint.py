@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -90,4 +91,15 @@ def vector(checkpoint: Checkpoint, name: str, length: int) -> Tensor:
             f"{name} in {checkpoint.path} has the shape {found} instead of ({length},). "
             "Download or convert the model again."
         )
-    return checkpoint.tensor(name)
+    weight = checkpoint.tensor(name)
+    check_finite(weight, name, checkpoint.path)
+    return weight
+
+
+def check_finite(weight: Tensor, name: str, path: Path) -> None:
+    """Raises ModelFileError where a value is no number or infinite: every answer would be noise."""
+    if weight.numel() and not torch.isfinite(torch.stack(weight.aminmax())).all():
+        raise ModelFileError(
+            f"{name} in {path} has values that are no numbers (NaN or infinite), so the model cannot "
+            "answer. Download or convert it again."
+        )

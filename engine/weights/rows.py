@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from engine.types import ModelFileError
-from engine.weights.checkpoint import Checkpoint
+from engine.weights.checkpoint import Checkpoint, check_finite
 from engine.weights.fp8 import BlockFp8, StoresBlockFp8, quantise_blocks
 
 GROUP = 32
+# bytes of a block, and how many float16 it begins with
+BLOCKS = {"Q4_0": (18, 1), "Q4_1": (20, 2), "Q8_0": (34, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Rows:
 
     def float32(self) -> Tensor:
         """[N, K] float32, exactly the values the file stands for."""
-        parts = [self._checkpoint.tensor(name) for name in self._names]
+        parts = [self._tensor(name) for name in self._names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def groups_4bit(self) -> Groups4Bit:
@@ -78,9 +80,18 @@ class Rows:
         for name in self._names:
             kind = self._checkpoint.stored_as(name)
             if four or kind == "Q8_0":
-                yield kind, self._checkpoint.packed(name)
+                packed = self._checkpoint.packed(name)
+                self._check_scales(packed, kind, name)
+                yield kind, packed
             else:
-                yield "Q8_0", quantise_q8_0(self._checkpoint.tensor(name).numpy())
+                yield "Q8_0", quantise_q8_0(self._tensor(name).numpy())
+
+    def _check_scales(self, packed: np.ndarray, kind: str, name: str) -> None:
+        """Each block begins with its float16 scale, in Q4_1 with a minimum behind it."""
+        size_bytes, floats = BLOCKS[kind]
+        starts = packed.reshape(-1, size_bytes)[:, : 2 * floats]
+        scales = torch.from_numpy(np.ascontiguousarray(starts).view(np.float16))
+        check_finite(scales, name, self._checkpoint.path)
 
     def blocks_fp8(self) -> list[BlockFp8]:
         """e4m3 codes and scales of each tensor: those of the file where it stores such."""
@@ -91,14 +102,22 @@ class Rows:
             stored = self._checkpoint.block_fp8(name)
             if stored is not None:
                 return stored
-        return quantise_blocks(self._checkpoint.tensor(name))
+        return quantise_blocks(self._tensor(name))
+
+    def _tensor(self, name: str) -> Tensor:
+        weight = self._checkpoint.tensor(name)
+        check_finite(weight, name, self._checkpoint.path)
+        return weight
 
     def _groups_of(self, name: str) -> Groups4Bit:
         unpack = UNPACK_4BIT.get(self._checkpoint.stored_as(name))
         if unpack is not None:
             packed = self._checkpoint.packed(name)
-            return unpack(np.array(packed), len(packed))
-        return quantise_4bit(self._checkpoint.tensor(name))
+            groups = unpack(np.array(packed), len(packed))
+            for part in (groups.scale, groups.minimum):
+                check_finite(part, name, self._checkpoint.path)
+            return groups
+        return quantise_4bit(self._tensor(name))
 
 
 def unpack_q4_0(raw: np.ndarray, rows: int) -> Groups4Bit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from engine.models import MODELS
 from engine.models.llama import Llama
+from engine.models.qwen2 import Qwen2
 from engine.weights.folder import FolderCheckpoint
 from engine.weights.opening import open_checkpoint
 
@@ -46,6 +49,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 3": ("LlamaConfig", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "llama, linear": ("LlamaConfig", {"rope_parameters": LINEAR}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen2, windows": (
+        "Qwen2Config",
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": False}),
     "qwen3 moe": (
         "Qwen3MoeConfig",
@@ -148,3 +155,11 @@ def test_norms_and_attention_keep_rows_apart(pair: tuple[Llama, list[int], torch
     model.prefill(token_ids[:10], cache)
     together = model.logits(model.decode(token_ids[10:14], cache))
     assert (together - expected[10:14]).abs().max() < TOLERANCE
+
+
+def test_windows_of_qwen2_without_a_list_of_layers_begin_where_the_config_says(tmp_path: Path):
+    config = COMMON | {"model_type": "qwen2", "rms_norm_eps": 1e-6, "use_sliding_window": True}
+    config |= {"sliding_window": 8, "max_window_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"model.norm.weight": torch.ones(64)}, tmp_path / "model.safetensors")
+    assert Qwen2.read_config(open_checkpoint(tmp_path)).windows == (None, 8, 8)
