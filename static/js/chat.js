@@ -254,8 +254,9 @@ class Chat {
 
   async #stop() {
     const live = this.#shownLive();
-    if (live) await this.#act(`/api/turns/${encodeURIComponent(live.turn.generation)}/stop`);
-    for (const { race } of this.#entries) if (race?.isOpen) await race.stop();
+    const races = this.#entries.map(({ race }) => race).filter((race) => race?.isOpen);
+    const running = [...(live ? [live.turn] : []), ...races];
+    await Promise.all(running.map(({ generation }) => this.#act(`/api/turns/${encodeURIComponent(generation)}/stop`)));
   }
 
   async #act(path, body = {}) {

@@ -1,6 +1,5 @@
 // The same question at two models: their answers side by side, and who writes how fast.
 
-import { call } from "./api.js";
 import { element, find, setText } from "./dom.js";
 import { rate, t } from "./i18n.js";
 import { LiveTurn, newGenerationId } from "./live_turn.js";
@@ -73,8 +72,8 @@ export class Race {
     }
   }
 
-  stop() {
-    return call("POST", `/api/turns/${encodeURIComponent(this.#live.turn.generation)}/stop`, {});
+  get generation() {
+    return this.#live.turn.generation;
   }
 
   #changed(turn) {
