@@ -99,7 +99,11 @@ def vector(checkpoint: Checkpoint, name: str, length: int) -> Tensor:
 def check_finite(weight: Tensor, name: str, path: Path) -> None:
     """Raises ModelFileError where a value is no number or infinite: every answer would be noise."""
     if weight.numel() and not torch.isfinite(torch.stack(weight.aminmax())).all():
-        raise ModelFileError(
-            f"{name} in {path} has values that are no numbers (NaN or infinite), so the model cannot "
-            "answer. Download or convert it again."
-        )
+        raise no_numbers(name, path)
+
+
+def no_numbers(name: str, path: Path) -> ModelFileError:
+    return ModelFileError(
+        f"{name} in {path} has values that are no numbers (NaN or infinite), so the model cannot "
+        "answer. Download or convert it again."
+    )

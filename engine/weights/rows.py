@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.types import ModelFileError
-from engine.weights.checkpoint import Checkpoint, check_finite
+from engine.weights.checkpoint import Checkpoint, check_finite, no_numbers
 from engine.weights.fp8 import BlockFp8, StoresBlockFp8, quantise_blocks
 
 GROUP = 32
@@ -101,8 +101,15 @@ class Rows:
         if isinstance(self._checkpoint, StoresBlockFp8):
             stored = self._checkpoint.block_fp8(name)
             if stored is not None:
+                self._check_blocks(stored, name)
                 return stored
         return quantise_blocks(self._tensor(name))
+
+    def _check_blocks(self, stored: BlockFp8, name: str) -> None:
+        check_finite(stored.scales, name, self._checkpoint.path)
+        # e4m3 has no infinity, and one NaN of each sign
+        if ((stored.codes.view(torch.uint8) & 0x7F) == 0x7F).any():
+            raise no_numbers(name, self._checkpoint.path)
 
     def _tensor(self, name: str) -> Tensor:
         weight = self._checkpoint.tensor(name)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from engine.types import ModelFileError
 from engine.weights.checkpoint import vector
 from engine.weights.gguf_checkpoint import GgufCheckpoint
+from engine.weights.opening import open_checkpoint
 from engine.weights.rows import Rows
 from tests.tiny_gguf import write_gguf
 
@@ -71,3 +75,20 @@ def test_a_vector_that_is_no_number_is_refused(tmp_path: Path):
     path = write_gguf(tmp_path / "tiny.gguf", {}, {"output_norm.weight": (values, Kind.F32)})
     with pytest.raises(ModelFileError, match=r"model\.norm\.weight.*no numbers"):
         vector(GgufCheckpoint.open(path), "model.norm.weight", 4)
+
+
+@pytest.mark.parametrize("where", ["codes", "scales"])
+def test_block_fp8_that_is_no_number_is_refused(tmp_path: Path, where: str):
+    codes = torch.randn(4, 64).to(torch.float8_e4m3fn)
+    scales = torch.ones(1, 1)
+    if where == "codes":
+        codes.view(torch.uint8)[1, 2] = 0xFF
+    else:
+        scales[0, 0] = float("nan")
+    save_file({"w.weight": codes, "w.weight_scale_inv": scales}, tmp_path / "model.safetensors")
+    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = {"model_type": "llama", "quantization_config": quantisation}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rows = Rows(open_checkpoint(tmp_path), ["w.weight"], (4, 64))
+    with pytest.raises(ModelFileError, match=r"w\.weight.*no numbers"):
+        rows.blocks_fp8()
