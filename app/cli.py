@@ -257,24 +257,27 @@ def node(
 
 @app.command()
 def bench(
-    model: Model = "demo",
-    levels: Annotated[
-        str, typer.Option(help="Levels to measure, the first beside llama.cpp where installed.")
-    ] = "native,int4,int8,bf16,fp32",
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens to write in each run.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the median is shown.")] = 5,
+    model: Annotated[
+        str,
+        typer.Option(
+            envvar="MODEL_WEIGHTS_DIR",
+            help="A GGUF file or a model's folder, or demo: the small model that comes with Baton.",
+        ),
+    ] = "demo",
+    tokens: Annotated[int, typer.Option(min=8, help="Tokens of the longest answer.")] = 256,
+    max_input: Annotated[
+        int, typer.Option(min=0, help="Longest prompt of the input lengths, which begin at 1,024.")
+    ] = 4096,
 ) -> None:
-    """Measure the engine on this machine and print a Markdown table."""
+    """Measure the engine on this machine: a Markdown table, then one line of JSON."""
     from engine.types import EngineError
 
-    arguments = ["--levels", levels, "--tokens", str(tokens), "--rounds", str(rounds)]
-    if model != "demo":
-        arguments += ["--model", model]
     try:
         # torch comes in here
-        from engine.bench import offline
+        from engine.bench import suite
+        from engine.demo_model import demo_model_path
 
-        offline.main(arguments)
+        suite.run(demo_model_path() if model == "demo" else model, tokens, max_input)
     except EngineError as error:
         refuse(str(error))
 
